@@ -1,0 +1,99 @@
+//! A reply as it comes: the stream of events between a policy and a wire.
+
+use serde::{Deserialize, Serialize};
+
+use super::json::{Raw, Text};
+use super::message::ToolKind;
+use super::tokens::Tokens;
+
+/// One step of a reply. A stream of events ends once: with [`Event::Finish`] somewhere in it and no failure after, or as a
+/// [`super::Failure`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The ids of the prompt, once, from the server that read it.
+    Prompt(Vec<u32>),
+    /// Sampled tokens, in the order of sampling.
+    Tokens(Tokens),
+    /// A piece of the answer's text.
+    Text(Text),
+    /// A piece of the reasoning before it.
+    Reasoning(Text),
+    /// A piece of a refusal.
+    Refusal(Text),
+    /// A tool call begins. Indexes count from 0 without gaps.
+    ToolStart { index: u32, tool: ToolStart },
+    /// A piece of a tool call's arguments; pieces of different calls may be mixed.
+    ToolArguments { index: u32, fragment: Text },
+    /// A field beside the reply's own that a chat client may know.
+    Extra(Extra),
+    /// Why the reply ended; comes once, before the stream's end, not always as its last event.
+    Finish(FinishReason),
+    /// Token counts; the last one given stands.
+    Usage(Usage),
+    /// The server's own name for the weights that sampled the reply.
+    Version(String),
+}
+
+/// The start of a tool call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolStart {
+    pub id: Text,
+    pub kind: ToolKind,
+    pub namespace: Option<Text>,
+    pub name: Text,
+}
+
+/// A field of a server's chunk that nobody here acts on.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Extra {
+    /// Inside the delta (or the message).
+    Delta { name: Text, value: Raw },
+    /// Beside the delta, in the choice.
+    Choice { name: Text, value: Raw },
+}
+
+/// Why a reply ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// The model ended its turn, or a stop string was hit.
+    Stop,
+    /// The limit of tokens was reached.
+    Length,
+    ToolCalls,
+    ContentFilter,
+}
+
+impl FinishReason {
+    /// Chat completions' name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::ToolCalls => "tool_calls",
+            Self::ContentFilter => "content_filter",
+        }
+    }
+
+    /// Reads chat completions' name; a name that is new to us is an ordinary stop.
+    #[must_use]
+    pub fn parse(name: &str) -> Self {
+        match name {
+            "length" => Self::Length,
+            "tool_calls" | "function_call" => Self::ToolCalls,
+            "content_filter" => Self::ContentFilter,
+            _ => Self::Stop,
+        }
+    }
+}
+
+/// Token counts as the server gave them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Usage {
+    pub prompt_tokens: u64,
+    pub completion_tokens: u64,
+    pub cached_tokens: u64,
+    pub reasoning_tokens: u64,
+}

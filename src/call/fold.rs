@@ -1,0 +1,111 @@
+//! From events to a whole reply: used while a reply streams, when one is read anew, and in tests.
+
+use super::event::{Event, FinishReason, ToolStart, Usage};
+use super::json::Text;
+use super::message::{Content, Message, Role, ToolCall};
+use super::tokens::Tokens;
+
+/// A whole reply of the model.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reply {
+    pub text: Option<Text>,
+    pub reasoning: Option<Text>,
+    pub refusal: Option<Text>,
+    /// In the order in which they began.
+    pub tool_calls: Vec<ToolCall>,
+    pub finish: Option<FinishReason>,
+    pub usage: Option<Usage>,
+    pub prompt_ids: Option<Vec<u32>>,
+    pub tokens: Tokens,
+    pub version: Option<String>,
+    /// Fields beside the reply's own.
+    pub extras: Vec<super::Extra>,
+}
+
+impl Reply {
+    /// The reply as the assistant's message of the conversation.
+    #[must_use]
+    pub fn message(&self) -> Message {
+        Message {
+            content: self.text.clone().or_else(|| self.refusal.clone()).map_or(Content::Null, Content::Text),
+            reasoning: self.reasoning.clone(),
+            tool_calls: self.tool_calls.clone(),
+            ..Message::new(Role::Assistant)
+        }
+    }
+}
+
+/// Builds a [`Reply`] from its events, in time linear in their bytes.
+#[derive(Debug, Default)]
+pub struct Fold {
+    text: Joined,
+    reasoning: Joined,
+    refusal: Joined,
+    tools: Vec<(Option<ToolStart>, Joined)>,
+    reply: Reply,
+}
+
+/// String literals joined without decoding.
+#[derive(Debug, Default)]
+struct Joined(Option<Vec<u8>>);
+
+impl Joined {
+    fn push(&mut self, piece: &Text) {
+        self.0.get_or_insert_with(Vec::new).extend_from_slice(piece.inner());
+    }
+
+    fn text(self) -> Option<Text> {
+        self.0.map(|inner| Text::from_inner(&inner))
+    }
+}
+
+impl Fold {
+    /// Takes the next event.
+    pub fn push(&mut self, event: &Event) {
+        match event {
+            Event::Prompt(ids) => self.reply.prompt_ids = Some(ids.clone()),
+            Event::Tokens(tokens) => {
+                self.reply.tokens.ids.extend_from_slice(&tokens.ids);
+                self.reply.tokens.logprobs.extend_from_slice(&tokens.logprobs);
+            }
+            Event::Text(piece) => self.text.push(piece),
+            Event::Reasoning(piece) => self.reasoning.push(piece),
+            Event::Refusal(piece) => self.refusal.push(piece),
+            Event::ToolStart { index, tool } => {
+                let slot = self.tool(*index);
+                slot.0 = Some(tool.clone());
+            }
+            Event::ToolArguments { index, fragment } => self.tool(*index).1.push(fragment),
+            Event::Extra(extra) => self.reply.extras.push(extra.clone()),
+            Event::Finish(reason) => self.reply.finish = Some(*reason),
+            Event::Usage(usage) => self.reply.usage = Some(*usage),
+            Event::Version(version) => self.reply.version = Some(version.clone()),
+        }
+    }
+
+    /// The reply so far; whole if the stream has ended well.
+    #[must_use]
+    pub fn reply(self) -> Reply {
+        let tool_calls = self.tools.into_iter().filter_map(|(start, arguments)| {
+            let start = start?;
+            let arguments = arguments.text().unwrap_or_else(|| Text::new(""));
+            Some(ToolCall { id: start.id, kind: start.kind, namespace: start.namespace, name: start.name, arguments })
+        });
+        Reply {
+            tool_calls: tool_calls.collect(),
+            text: self.text.text(),
+            reasoning: self.reasoning.text(),
+            refusal: self.refusal.text(),
+            ..self.reply
+        }
+    }
+
+    fn tool(&mut self, index: u32) -> &mut (Option<ToolStart>, Joined) {
+        // Decoders number tool calls without gaps, so an index can't outgrow the events that came.
+        let index = index as usize;
+        while self.tools.len() <= index {
+            self.tools.push((None, Joined::default()));
+        }
+        &mut self.tools[index]
+    }
+}

@@ -1,0 +1,23 @@
+//! The neutral model that every wire and every policy speaks: a [`Call`], its stream of [`Event`]s, and what is recorded of it.
+//! Pure: no async, no clock, no random ids.
+//!
+//! Text stays as it came. A [`Text`] is a slice of the JSON that held it, escapes and quotes included, so that carrying it from
+//! a client to a policy is a copy of bytes; it is decoded only where somebody must look at it.
+
+mod event;
+mod failure;
+mod fold;
+mod json;
+mod message;
+mod record;
+mod request;
+mod tokens;
+
+pub use event::{Event, Extra, FinishReason, ToolStart, Usage};
+pub use failure::{Failure, FailureKind};
+pub use fold::{Fold, Reply};
+pub use json::{Raw, Rest, Text, quote};
+pub use message::{Content, Message, Part, Role, Tool, ToolCall, ToolKind};
+pub use record::{CallEnd, CallRecord, CallStart, CallStatus, RawKind, RawParts, VersionSource, WeightVersion};
+pub use request::{Call, Sampling, ToolChoice, Wants};
+pub use tokens::{Capture, CaptureLevel, LogprobKind, Tokens};

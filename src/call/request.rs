@@ -1,0 +1,99 @@
+//! What a client asks for.
+
+use serde::{Deserialize, Serialize};
+
+use super::json::{Raw, Rest, Text};
+use super::message::{Message, Tool};
+
+/// One request to the model, whatever wire it came by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// The wire that it came by ([`crate::wire::Wire::name`]).
+    pub wire: &'static str,
+    /// The model's name as the client gave it.
+    pub model: String,
+    /// The client wants its reply as a stream of events.
+    pub stream: bool,
+    pub messages: Vec<Message>,
+    pub tools: Vec<Tool>,
+    pub tool_choice: Option<ToolChoice>,
+    pub parallel_tool_calls: Option<bool>,
+    /// Sampling as the client asked for it.
+    pub sampling: Sampling,
+    /// The most tokens that the reply may have, reasoning included.
+    pub max_tokens: Option<u64>,
+    pub reasoning_effort: Option<Text>,
+    /// Chat completions' `response_format`.
+    pub response_format: Option<Raw>,
+    pub wants: Wants,
+    /// Fields that nobody here acts on, passed on to policies that speak chat completions.
+    pub rest: Rest,
+}
+
+/// Which tools the model may or must call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ToolChoice {
+    Auto,
+    None,
+    Required,
+    /// The tool with this name.
+    Named {
+        namespace: Option<Text>,
+        name: Text,
+    },
+}
+
+/// What a client wants to see beside the reply itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wants {
+    /// A last chunk with usage, on a wire where that is asked for.
+    pub usage: bool,
+    pub logprobs: bool,
+    /// Alternatives for each token, if it asked for a number of them.
+    pub top_logprobs: Option<u32>,
+    /// vLLM's `return_token_ids`.
+    pub token_ids: bool,
+}
+
+/// How tokens are drawn. `None` is the server's own default.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sampling {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_p: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_p: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub presence_penalty: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frequency_penalty: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repetition_penalty: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<i64>,
+    /// A stop string or a list of them, as the client gave it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop: Option<Raw>,
+}
+
+impl Sampling {
+    /// These settings, with those of `pinned` in their place wherever it has one.
+    #[must_use]
+    pub fn pinned_by(&self, pinned: &Self) -> Self {
+        Self {
+            temperature: pinned.temperature.or(self.temperature),
+            top_p: pinned.top_p.or(self.top_p),
+            top_k: pinned.top_k.or(self.top_k),
+            min_p: pinned.min_p.or(self.min_p),
+            presence_penalty: pinned.presence_penalty.or(self.presence_penalty),
+            frequency_penalty: pinned.frequency_penalty.or(self.frequency_penalty),
+            repetition_penalty: pinned.repetition_penalty.or(self.repetition_penalty),
+            seed: pinned.seed.or(self.seed),
+            stop: pinned.stop.clone().or_else(|| self.stop.clone()),
+        }
+    }
+}

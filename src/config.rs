@@ -1,0 +1,1 @@
+//! The config file: each module owns its section, this file only composes.

@@ -1,0 +1,4 @@
+//! Docker.
+
+/// A Docker engine.
+pub struct Docker;

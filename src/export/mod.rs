@@ -1,0 +1,1 @@
+//! Data sets from recorded rollouts, one file a format.

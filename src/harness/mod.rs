@@ -1,0 +1,1 @@
+//! Runs unmodified harnesses in sandboxes.

@@ -1,0 +1,3 @@
+//! The HTTP server: routes, who may call them, and errors in the form of whom they answer.
+
+pub mod api;

@@ -1,0 +1,92 @@
+//! Model servers. Each kind is one file; all of them answer a [`Call`] with a stream of [`Event`]s and a [`Capture`].
+
+mod config;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::call::{Call, Capture, Event, Failure, Reply, Sampling, WeightVersion};
+
+pub use config::PolicyConfig;
+
+/// A named model server.
+#[async_trait]
+pub trait Policy: Send + Sync {
+    /// The policy's name in the config.
+    fn name(&self) -> &str;
+
+    /// What was found out of the server, for the log and the API: kind, address, model, version.
+    fn describe(&self) -> String;
+
+    /// Whether the policy can serve, or what stands in the way.
+    ///
+    /// # Errors
+    /// Says why it can't.
+    async fn ready(&self) -> Result<(), Failure>;
+
+    /// The models that the server names, as the JSON objects of chat completions' `/v1/models`.
+    ///
+    /// # Errors
+    /// If the server can't be asked.
+    async fn models(&self) -> Result<Bytes, Failure>;
+
+    /// Turns a call into the request that goes upstream: names mapped, sampling pinned, limits clamped.
+    ///
+    /// # Errors
+    /// If this policy can't serve the call at all.
+    async fn prepare(&self, call: &Call, pinned: &Sampling) -> Result<Prepared, Failure>;
+
+    /// Sends a prepared request and waits for the reply's first bytes. Trouble before them is retried within `retry_s`.
+    /// Dropping the future, or the reply, ends the request upstream at once.
+    ///
+    /// # Errors
+    /// If no reply came; what the server did say is in the error.
+    async fn send(&self, prepared: &Prepared) -> Result<Box<dyn Answer>, NoAnswer>;
+}
+
+/// A request that is ready to go upstream, and what was decided on the way.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    pub body: Bytes,
+    /// Ask the server for a stream.
+    pub stream: bool,
+    pub sampling_used: Sampling,
+    pub max_tokens_used: Option<u64>,
+    /// What was changed or dropped, for people.
+    pub notes: Vec<String>,
+    /// What a decoder of the reply must know of the call.
+    pub call: Arc<Call>,
+}
+
+/// A reply that has begun.
+#[async_trait]
+pub trait Answer: Send {
+    /// Waits for the next bytes from the server and appends the events that they complete. Gives the bytes as they came, or
+    /// `None` at the end of a reply that ended well.
+    ///
+    /// # Errors
+    /// If the reply broke off, stalled past the time limit, or said itself that it failed.
+    async fn next(&mut self, events: &mut Vec<Event>) -> Result<Option<Bytes>, Failure>;
+
+    /// After the end: what is known of the reply's tokens, checked against the server's own counts. May ask the server.
+    async fn capture(&mut self, reply: &Reply) -> Captured;
+}
+
+/// What [`Answer::capture`] found.
+#[derive(Clone, Debug, Default)]
+pub struct Captured {
+    pub capture: Capture,
+    pub version: WeightVersion,
+    /// The server's answer that gave the prompt's ids, where that was a question of its own.
+    pub prompt_raw: Bytes,
+}
+
+/// Why there is no reply, and what the server said instead of one.
+#[derive(Clone, Debug)]
+pub struct NoAnswer {
+    pub failure: Failure,
+    /// The body that came, if one did.
+    pub response: Bytes,
+}
