@@ -1,1 +1,150 @@
-//! The config file: each module owns its section, this file only composes.
+//! The config file: each module owns its section, this file only composes and explains what can't be read.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::engine::EngineConfig;
+use crate::harness::RolloutConfig;
+use crate::http::{AuthConfig, ServerConfig};
+use crate::policy::PolicyConfig;
+use crate::proxy::{Policies, Route};
+use crate::record::RecordConfig;
+use crate::store::StoreConfig;
+
+/// The whole config.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    pub server: ServerConfig,
+    pub auth: AuthConfig,
+    pub store: StoreConfig,
+    pub record: RecordConfig,
+    pub policies: BTreeMap<String, PolicyConfig>,
+    pub routes: Vec<Route>,
+    pub engine: EngineConfig,
+    pub rollout: RolloutConfig,
+}
+
+/// Why a config can't be used. Shown to people, who are to mend it.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("the config file {path} can't be read: {why}")]
+    Unreadable { path: PathBuf, why: std::io::Error },
+    #[error("the config file {path} is not right: {why}")]
+    Wrong { path: PathBuf, why: String },
+}
+
+impl Config {
+    /// Reads a config file.
+    ///
+    /// # Errors
+    /// If it can't be read, is not TOML, or has a key or value that is not known; then with its place and the nearest known key.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|why| ConfigError::Unreadable { path: path.to_owned(), why })?;
+        Self::parse(&text).map_err(|why| ConfigError::Wrong { path: path.to_owned(), why })
+    }
+
+    /// Reads a config from its text.
+    ///
+    /// # Errors
+    /// What is wrong with it, for people.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let config: Self = toml::from_str(text).map_err(|error| {
+            let line = error.span().map(|span| text[..span.start].lines().count().max(1));
+            let place = line.map(|line| format!("line {line}: ")).unwrap_or_default();
+            format!("{place}{}", with_nearest(error.message()))
+        })?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Points the policy named `default` at `url`; what else the config says of it stays.
+    pub fn set_policy_url(&mut self, url: String) {
+        self.policies.entry(Policies::DEFAULT.to_owned()).or_default().url = url;
+    }
+
+    fn check(&self) -> Result<(), String> {
+        for route in &self.routes {
+            if !self.policies.contains_key(&route.policy) {
+                let known = self.policies.keys().map(String::as_str);
+                return Err(format!("[[routes]] sends {:?} to policy {:?}, which is not there{}", route.model, route.policy, nearest(&route.policy, known)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds the nearest known name to serde's message about an unknown one.
+fn with_nearest(message: &str) -> String {
+    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    match quoted.split_first() {
+        Some((unknown, known)) if message.starts_with("unknown") => {
+            let what = if message.starts_with("unknown variant") { "value" } else { "key" };
+            format!("unknown {what} `{unknown}`{}", nearest(unknown, known.iter().copied()))
+        }
+        _ => message.trim_end().to_owned(),
+    }
+}
+
+fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let nearest = known.map(|known| (strsim::damerau_levenshtein(name, known), known)).min();
+    nearest.map(|(_, known)| format!("; did you mean `{known}`?")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = include_str!("../config.toml");
+
+    /// The repository's file with every option put in force.
+    fn uncommented() -> String {
+        let option = |line: &str| line.starts_with("# ") && line.contains(" = ") && !line[2..].contains("  ") && !line[2..].starts_with(char::is_uppercase);
+        let lines = FILE.lines().map(|line| if option(line) { &line[2..] } else { line });
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn the_file_as_it_is_changes_nothing() {
+        assert_eq!(Config::parse(FILE), Ok(Config::default()));
+    }
+
+    #[test]
+    fn a_name_that_is_not_known_gets_the_nearest() {
+        let error = Config::parse("[server]\nlisten = '127.0.0.1:1'\nbody_limit = 3\n").unwrap_err();
+        assert_eq!(error, "line 3: unknown key `body_limit`; did you mean `body_limit_mib`?");
+        let error = Config::parse("[policies.default]\nkind = 'vlm'\n").unwrap_err();
+        assert_eq!(error, "line 2: unknown value `vlm`; did you mean `vllm`?");
+    }
+
+    #[test]
+    fn a_route_to_nowhere_is_refused() {
+        let error = Config::parse("[policies.judge]\n[[routes]]\nmodel = '*'\npolicy = 'jugde'\n").unwrap_err();
+        assert!(error.ends_with("did you mean `judge`?"), "{error}");
+    }
+
+    #[test]
+    fn every_option_stands_in_the_file_with_its_default() {
+        let text = uncommented();
+        let written: toml::Table = toml::from_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let mut expected = Config::default();
+        expected.policies.insert(Policies::DEFAULT.to_owned(), PolicyConfig::default());
+        let expected = toml::Table::try_from(&expected).unwrap();
+        missing_or_other("", &expected, &written);
+    }
+
+    /// Options without a default (`None`) are not in `expected`; whether their names are known is checked by parsing.
+    fn missing_or_other(at: &str, expected: &toml::Table, written: &toml::Table) {
+        for (name, value) in expected {
+            let path = format!("{at}{name}");
+            match (value, written.get(name)) {
+                (toml::Value::Array(list), None) if list.is_empty() => {}
+                (_, None) => panic!("config.toml does not name {path}"),
+                (toml::Value::Table(expected), Some(toml::Value::Table(written))) => missing_or_other(&format!("{path}."), expected, written),
+                (expected, Some(written)) => assert_eq!(expected, written, "config.toml gives another default for {path}"),
+            }
+        }
+    }
+}

@@ -23,6 +23,12 @@ pub struct Reply {
 }
 
 impl Reply {
+    /// Whether the model said anything.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        self.text.is_some() || self.reasoning.is_some() || self.refusal.is_some() || !self.tool_calls.is_empty()
+    }
+
     /// The reply as the assistant's message of the conversation.
     #[must_use]
     pub fn message(&self) -> Message {

@@ -28,6 +28,8 @@ pub struct Call {
     pub wants: Wants,
     /// Fields that nobody here acts on, passed on to policies that speak chat completions.
     pub rest: Rest,
+    /// What the wire left out or changed when it read the request, for people.
+    pub notes: Vec<String>,
 }
 
 /// Which tools the model may or must call.

@@ -1,9 +1,139 @@
 //! The command line, one file a subcommand.
 
+mod assemble;
+mod export;
+mod harness;
+mod list;
+mod run;
+mod serve;
+mod show;
+
+use std::future::Future;
+use std::io::Write;
 use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use assemble::{PolicyArgs, StoreArgs};
+
+/// Records every model call of unmodified agent harnesses as exact training tokens, and runs those harnesses in containers.
+#[derive(Parser)]
+#[command(name = "gleaner", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve the recording proxy and the API.
+    Serve {
+        #[command(flatten)]
+        store: StoreArgs,
+        #[command(flatten)]
+        policy: PolicyArgs,
+        #[command(flatten)]
+        args: serve::Args,
+    },
+    /// Run a task in a real harness, in a container without network, and record every call.
+    Run {
+        #[command(flatten)]
+        store: StoreArgs,
+        #[command(flatten)]
+        policy: PolicyArgs,
+        #[command(flatten)]
+        args: run::Args,
+    },
+    /// List rollouts.
+    List {
+        #[command(flatten)]
+        store: StoreArgs,
+        #[command(flatten)]
+        args: list::Args,
+    },
+    /// Show one rollout: its calls, its samples, and why a call gave none.
+    Show {
+        #[command(flatten)]
+        store: StoreArgs,
+        #[command(flatten)]
+        args: show::Args,
+    },
+    /// Write recorded rollouts as a data set.
+    Export {
+        #[command(flatten)]
+        store: StoreArgs,
+        #[command(flatten)]
+        args: export::Args,
+    },
+    /// List harnesses, or build a harness's payload.
+    Harness {
+        #[command(flatten)]
+        args: harness::Args,
+    },
+}
+
+/// Why a command did not do what it was asked.
+#[derive(Debug)]
+enum Stop {
+    /// Wrong usage or config: exit code 2.
+    Usage(anyhow::Error),
+    /// It could not be done: exit code 1.
+    Failed(anyhow::Error),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
 
 /// Runs the command that the process was started with.
 #[must_use]
 pub fn main() -> ExitCode {
-    ExitCode::SUCCESS
+    let cli = Cli::parse();
+    crate::telemetry::log_to_stderr();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return stopped(&Stop::Failed(error.into())),
+    };
+    match runtime.block_on(run_command(cli.command)) {
+        Ok(code) => code,
+        Err(stop) => stopped(&stop),
+    }
+}
+
+async fn run_command(command: Command) -> Result<ExitCode, Stop> {
+    match command {
+        Command::Serve { store, policy, args } => serve::run(&store, &policy, args).await,
+        Command::Run { store, policy, args } => run::run(&store, &policy, args).await,
+        Command::List { store, args } => Ok(list::run(args, store.open().await?).await?),
+        Command::Show { store, args } => Ok(show::run(args, store.open().await?).await?),
+        Command::Export { store, args } => {
+            let config = store.config()?;
+            Ok(export::run(args, store.open().await?, &config).await?)
+        }
+        Command::Harness { args } => Ok(harness::run(args).await?),
+    }
+}
+
+fn stopped(stop: &Stop) -> ExitCode {
+    let (error, code) = match stop {
+        Stop::Usage(error) => (error, 2),
+        Stop::Failed(error) => (error, 1),
+    };
+    // Nothing is left to do if even the error can't be said.
+    let _ = writeln!(std::io::stderr(), "gleaner: {error:#}");
+    ExitCode::from(code)
+}
+
+/// Resolves when the process is asked to end (SIGTERM, SIGINT).
+fn asked_to_end() -> std::io::Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
 }

@@ -1,3 +1,16 @@
 //! The HTTP server: routes, who may call them, and errors in the form of whom they answer.
 
 pub mod api;
+mod auth;
+mod body;
+mod config;
+mod endpoint;
+mod health;
+mod model;
+mod problem;
+mod serve;
+
+pub use auth::{AdminKey, AuthConfig, ClientKeys};
+pub use config::ServerConfig;
+pub use endpoint::SocketEndpoint;
+pub use serve::{Http, ServeError, serve};

@@ -1,24 +1,40 @@
 //! The way of a call through Gleaner: [`handle`] is the whole of it, straight down.
 
+mod conversation;
+mod place;
+mod recording;
 mod rollouts;
+mod routes;
+mod tee;
+mod unrecorded;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::ids::ProcessId;
-use crate::policy::Policy;
+use crate::call::Failure;
+use crate::ids::{CallId, ProcessId};
 use crate::record::Recorder;
 use crate::store::Store;
+use crate::telemetry::now_ms;
+use crate::wire::{ReplyHead, Wire};
 
-pub use rollouts::{FinishError, Rollouts};
+pub use conversation::conversation_of;
+pub use place::{Identity, place};
+pub use rollouts::{FinishError, Live, Rollouts};
+pub use routes::{Policies, Route};
+pub use tee::ReplyBody;
+
+use recording::Recording;
+use tee::Tee;
 
 /// Everything a running Gleaner shares.
 pub struct App {
-    /// The policies by name; calls go to `default` unless their rollout names another.
-    pub policies: BTreeMap<String, Arc<dyn Policy>>,
+    /// The policies, and which call goes to which.
+    pub policies: Policies,
     /// Where rollouts and calls are read.
     pub store: Arc<dyn Store>,
     /// Where they are written.
@@ -31,4 +47,92 @@ pub struct App {
     pub tasks: TaskTracker,
     /// Cancelled when no new calls are to be taken.
     pub draining: CancellationToken,
+    /// Cancelled when calls that still run are to be cut off.
+    pub stopping: CancellationToken,
+    /// How calls are served.
+    pub settings: ProxySettings,
+}
+
+/// How calls are served.
+#[derive(Clone, Copy, Debug)]
+pub struct ProxySettings {
+    /// Seconds of silence after which a stream gets a sign of life.
+    pub ping_s: u64,
+}
+
+/// What a client gets.
+pub struct Answered {
+    pub call_id: CallId,
+    pub status: u16,
+    /// Seconds, for the `retry-after` header.
+    pub retry_after: Option<u64>,
+    /// Whether the body is a stream of server-sent events; otherwise it is JSON of a known length.
+    pub stream: bool,
+    /// The whole body's length, if it is not a stream.
+    pub length: usize,
+    pub body: ReplyBody,
+}
+
+/// Serves one call: `body` is what the client sent, or why it could not be read.
+pub async fn handle(app: &Arc<App>, wire: &'static dyn Wire, rollout: Arc<Live>, body: Result<Bytes, Refused>) -> Answered {
+    let call_id = CallId::generate();
+    let (request, parsed) = match body {
+        Ok(bytes) => {
+            let parsed = wire.parse(&bytes);
+            (bytes, parsed)
+        }
+        Err(refused) => (refused.begun, Err(refused.failure)),
+    };
+    let policy = app.policies.choose(rollout.policy(), parsed.as_ref().map_or("", |call| &call.model));
+    let mut recording = Recording::begin(app, wire, rollout, &policy, call_id, request, parsed.as_ref().ok()).await;
+    let call = match parsed {
+        Ok(call) => Arc::new(call),
+        Err(failure) => return refuse(wire, recording, failure).await,
+    };
+    let prepared = match policy.prepare(&call, recording.rollout().sampling()).await {
+        Ok(prepared) => Arc::new(prepared),
+        Err(failure) => return refuse(wire, recording, failure).await,
+    };
+    recording.prepared(Arc::clone(&prepared));
+    let head = ReplyHead { call_id, created: now_ms() / 1000, model: call.model.clone() };
+    let encoder = wire.encoder(&call, head);
+    let sending = {
+        let (policy, prepared) = (Arc::clone(&policy), Arc::clone(&prepared));
+        Box::pin(async move { policy.send(&prepared).await })
+    };
+    let tee = Box::new(Tee::new(recording, encoder, sending, Duration::from_secs(app.settings.ping_s)));
+    if call.stream {
+        match tee.until_begun().await {
+            Ok(tee) => tee.into_stream(),
+            Err((recording, failure)) => refuse(wire, recording, failure).await,
+        }
+    } else {
+        match tee.whole().await {
+            Ok(answered) => answered,
+            Err((recording, failure)) => refuse(wire, recording, failure).await,
+        }
+    }
+}
+
+/// A request whose body could not be read.
+#[derive(Debug)]
+pub struct Refused {
+    pub failure: Failure,
+    /// What of it had come, as far as it is worth keeping.
+    pub begun: Bytes,
+}
+
+/// Records that a call failed before anything was sent, and says so in the wire's form.
+async fn refuse(wire: &dyn Wire, mut recording: Box<Recording>, failure: Failure) -> Answered {
+    let call_id = recording.call_id();
+    recording.failed(&failure).await;
+    let body = wire.failure(&failure);
+    Answered {
+        call_id,
+        status: failure.status,
+        retry_after: failure.retry_after,
+        stream: false,
+        length: body.len(),
+        body: ReplyBody::whole(body.into(), None),
+    }
 }

@@ -1,0 +1,128 @@
+//! Puts the parts together, from flags, environment and config file.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::Config;
+use crate::http::{AdminKey, ClientKeys, Http};
+use crate::ids::ProcessId;
+use crate::policy::{self, Policy};
+use crate::proxy::{App, Policies, Rollouts};
+use crate::record::Recorder;
+use crate::store::{self, Store};
+
+use super::Stop;
+
+/// Where rollouts are kept.
+#[derive(clap::Args)]
+pub(super) struct StoreArgs {
+    /// A config file; none is read unless it is named.
+    #[arg(long, value_name = "FILE", env = "GLEANER_CONFIG")]
+    config: Option<PathBuf>,
+    /// The database: a file, made if it is missing [default: gleaner/gleaner.db in the user's data folder]
+    #[arg(long, value_name = "URL", env = "GLEANER_DATABASE")]
+    database: Option<String>,
+}
+
+/// Which model server is asked.
+#[derive(clap::Args)]
+pub(super) struct PolicyArgs {
+    /// The model server (vLLM, llama.cpp, or any that speaks chat completions), with or without /v1: the url of the policy named `default`
+    #[arg(long, value_name = "URL", env = "GLEANER_POLICY")]
+    policy: Option<String>,
+}
+
+impl StoreArgs {
+    /// The config, with the flags in it.
+    pub fn config(&self) -> Result<Config, Stop> {
+        let mut config = match &self.config {
+            Some(path) => Config::read(path).map_err(|error| Stop::Usage(error.into()))?,
+            None => Config::default(),
+        };
+        if let Some(database) = &self.database {
+            config.store.url = Some(database.clone());
+        }
+        Ok(config)
+    }
+
+    /// The store, for reading.
+    pub async fn open(&self) -> Result<Arc<dyn Store>, Stop> {
+        Ok(store::open(&self.config()?.store, ProcessId::generate()).await?)
+    }
+}
+
+impl PolicyArgs {
+    /// Puts the flags into the config.
+    pub fn apply(&self, config: &mut Config) -> Result<(), Stop> {
+        if let Some(url) = &self.policy {
+            config.set_policy_url(url.clone());
+        }
+        if config.policies.is_empty() {
+            let help = "no policy is named; give the model server's address with --policy URL, or a config file with [policies.default]";
+            return Err(Stop::Usage(anyhow::anyhow!(help)));
+        }
+        Ok(())
+    }
+}
+
+/// Opens the store, connects the policies and makes the proxy and what serves it.
+pub(super) async fn http(config: &Config) -> Result<Http, Stop> {
+    let admin_key = std::env::var("GLEANER_ADMIN_KEY").ok().and_then(AdminKey::new);
+    let client_keys = match &config.auth.client_keys_file {
+        Some(path) => {
+            let keys = ClientKeys::read(path).with_context(|| format!("reading the client keys in {}", path.display()));
+            keys.map_err(Stop::Usage)?
+        }
+        None => ClientKeys::default(),
+    };
+    let policies = policies(config)?;
+    let metrics = crate::telemetry::metrics()?;
+    let process_id = ProcessId::generate();
+    let store = store::open(&config.store, process_id).await?;
+    let recorder = Recorder::start(store.writer()?, &config.record);
+    let rollouts = Rollouts::new(Arc::clone(&store), recorder.clone());
+    rollouts.load().await?;
+    let app = App {
+        policies,
+        store,
+        recorder,
+        rollouts,
+        process_id,
+        tasks: TaskTracker::new(),
+        draining: CancellationToken::new(),
+        stopping: CancellationToken::new(),
+        settings: config.server.proxy(),
+    };
+    Ok(Http {
+        app: Arc::new(app),
+        admin_key,
+        client_keys,
+        open: config.server.open.unwrap_or(config.server.listen.ip().is_loopback()),
+        body_limit: config.server.body_limit_mib << 20,
+        metrics,
+    })
+}
+
+fn policies(config: &Config) -> Result<Policies, Stop> {
+    let mut policies = Vec::new();
+    for (name, settings) in &config.policies {
+        let policy = connect(name, settings).with_context(|| format!("policy {name}")).map_err(Stop::Usage)?;
+        policies.push((policy, settings.train));
+    }
+    Policies::new(policies, config.routes.clone()).context("no policy is named").map_err(Stop::Usage)
+}
+
+fn connect(name: &str, settings: &policy::PolicyConfig) -> anyhow::Result<Arc<dyn Policy>> {
+    let key = match &settings.api_key_env {
+        Some(variable) => {
+            let key = std::env::var(variable);
+            Some(key.with_context(|| format!("api_key_env names the variable {variable}, which is not set"))?.into())
+        }
+        None => None,
+    };
+    Ok(policy::connect(name, settings, key)?)
+}

@@ -1,0 +1,57 @@
+//! `gleaner serve`.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::net::TcpListener;
+
+use crate::http;
+use crate::policy::Policy;
+
+use super::assemble::{self, PolicyArgs, StoreArgs};
+use super::{Stop, asked_to_end};
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The address to listen on; port 0 picks a free one [default: 127.0.0.1:8088]
+    #[arg(long, value_name = "ADDRESS", env = "GLEANER_LISTEN")]
+    listen: Option<SocketAddr>,
+}
+
+pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, args: Args) -> Result<ExitCode, Stop> {
+    let mut config = store.config()?;
+    policy.apply(&mut config)?;
+    if let Some(listen) = args.listen {
+        config.server.listen = listen;
+    }
+    let stop = asked_to_end()?;
+    let http = assemble::http(&config).await?;
+    let listener = TcpListener::bind(config.server.listen).await;
+    let listener = listener.with_context(|| format!("listening on {}", config.server.listen))?;
+    let address = listener.local_addr()?;
+    http.may_listen(address).map_err(|error| Stop::Usage(error.into()))?;
+    let app = Arc::clone(&http.app);
+    tracing::info!(store = app.store.describe(), "recording");
+    for policy in app.policies.iter() {
+        app.tasks.spawn(say_what_it_is(Arc::clone(policy)));
+    }
+    let serving = http::serve(http, listener, stop, Duration::from_secs(config.server.grace_s));
+    let mut out = std::io::stdout();
+    writeln!(out, "listening on http://{address}").and_then(|()| out.flush())?;
+    let lost = serving.await.map_err(|error| Stop::Usage(error.into()))?;
+    if lost > 0 {
+        return Err(Stop::Failed(anyhow::anyhow!("{lost} records could not be stored before the end")));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn say_what_it_is(policy: Arc<dyn Policy>) {
+    match policy.ready().await {
+        Ok(()) => tracing::info!(policy = policy.name(), "found {}", policy.describe()),
+        Err(failure) => tracing::warn!(policy = policy.name(), "does not answer yet, and is asked again when a call needs it: {failure}"),
+    }
+}

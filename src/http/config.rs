@@ -1,0 +1,37 @@
+//! The `[server]` section.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::proxy::ProxySettings;
+
+/// How the server listens and serves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServerConfig {
+    /// The address to listen on; port 0 picks one.
+    pub listen: SocketAddr,
+    /// Whether calls that name no rollout are taken; the default is yes on a loopback listener, no elsewhere.
+    pub open: Option<bool>,
+    /// The largest request body, in MiB, its content coding undone.
+    pub body_limit_mib: u64,
+    /// Seconds of silence after which a stream gets a sign of life.
+    pub ping_s: u64,
+    /// Seconds that running calls get to end when the server is asked to.
+    pub grace_s: u64,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self { listen: SocketAddr::from(([127, 0, 0, 1], 8088)), open: None, body_limit_mib: 64, ping_s: 10, grace_s: 30 }
+    }
+}
+
+impl ServerConfig {
+    /// What of it the proxy needs to know.
+    #[must_use]
+    pub fn proxy(&self) -> ProxySettings {
+        ProxySettings { ping_s: self.ping_s }
+    }
+}

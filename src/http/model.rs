@@ -1,0 +1,167 @@
+//! The endpoints that harnesses call: each wire's path, and the models.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Router};
+use bytes::Bytes;
+use serde::Deserialize;
+
+use crate::call::{Failure, FailureKind};
+use crate::ids::RolloutId;
+use crate::proxy::{Answered, Identity, Live, conversation_of, handle, place};
+use crate::telemetry::now_ms;
+use crate::wire::{self, Wire};
+
+use super::auth::bearer;
+use super::body;
+use super::serve::Http;
+
+const CALL_HEADER: HeaderName = HeaderName::from_static("x-gleaner-call");
+const ROLLOUT_HEADER: &str = "x-gleaner-rollout";
+const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
+
+/// The rollout whose unix socket a connection came by.
+#[derive(Clone, Copy)]
+pub(super) struct Socket(pub RolloutId);
+
+/// The key in the path, if there is one.
+#[derive(Clone, Deserialize)]
+struct PathKey {
+    key: Option<String>,
+}
+
+/// The model endpoints, under every base URL that clients make of ours.
+pub(super) fn routes() -> Router<Http> {
+    let mut router = Router::new();
+    for base in ["", "/v1", "/rollouts/{key}", "/rollouts/{key}/v1"] {
+        for wire in wire::ALL {
+            router = router.route(&format!("{base}{}", wire.path()), call_route(*wire));
+        }
+        router = router.route(&format!("{base}/models"), get(models)).route(&format!("{base}/models/{{*model}}"), get(model));
+    }
+    router
+}
+
+fn call_route(wire: &'static dyn Wire) -> axum::routing::MethodRouter<Http> {
+    let call = move |State(http): State<Http>, Path(path): Path<PathKey>, socket: Option<Extension<Socket>>, request: Request| async move {
+        let (parts, body) = request.into_parts();
+        match placed(&http, &parts, path.key.as_deref(), socket).await {
+            Ok(rollout) => {
+                let body = body::read(&parts.headers, body, http.body_limit).await;
+                respond(handle(&http.app, wire, rollout, body).await)
+            }
+            Err(failure) => refuse(wire, &failure),
+        }
+    };
+    let other = move |request: Request| async move {
+        let failure = if request.headers().contains_key(header::UPGRADE) {
+            Failure::new(FailureKind::UpgradeRequired, "websockets are not served here; post the request instead")
+        } else {
+            Failure::new(FailureKind::MethodNotAllowed, format!("{} takes POST, not {}", request.uri().path(), request.method()))
+        };
+        refuse(wire, &failure)
+    };
+    post(call).fallback(other)
+}
+
+/// Finds a call's rollout, before its body is read.
+async fn placed(http: &Http, parts: &Parts, path: Option<&str>, socket: Option<Extension<Socket>>) -> Result<Arc<Live>, Failure> {
+    if http.app.draining.is_cancelled() {
+        return Err(Failure::new(FailureKind::Draining, "the server is shutting down and takes no new calls"));
+    }
+    let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
+    let query_key = parts.uri.query().and_then(query_key);
+    let keys: Vec<&str> =
+        [bearer(&parts.headers), header("x-api-key"), header("x-goog-api-key"), query_key.as_deref()].into_iter().flatten().collect();
+    let named = header(ROLLOUT_HEADER);
+    if named.is_some() && !keys.iter().any(|key| http.client_keys.has(key)) {
+        return Err(Failure::new(FailureKind::Unauthorized, "x-gleaner-rollout needs a client's key beside it ([auth] client_keys_file)"));
+    }
+    let conversation = http.open.then(|| conversation_of(header, now_ms()));
+    place(&http.app, Identity { socket: socket.map(|Extension(Socket(id))| id), path, keys, named, conversation }).await
+}
+
+fn query_key(query: &str) -> Option<Cow<'_, str>> {
+    let value = query.split('&').find_map(|pair| pair.strip_prefix("key="))?;
+    // Rollout keys need no escapes; what has one is no rollout's key.
+    Some(Cow::Borrowed(value))
+}
+
+fn respond(answered: Answered) -> Response {
+    let stream = answered.stream;
+    let mut response = Response::new(Body::from_stream(answered.body));
+    *response.status_mut() = StatusCode::from_u16(answered.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    if stream {
+        headers.insert(header::CONTENT_TYPE, EVENT_STREAM);
+        headers.insert(header::CACHE_CONTROL, NO_CACHE);
+    } else {
+        headers.insert(header::CONTENT_TYPE, JSON);
+        headers.insert(header::CONTENT_LENGTH, answered.length.into());
+    }
+    if let Some(seconds) = answered.retry_after {
+        headers.insert(header::RETRY_AFTER, seconds.into());
+    }
+    if let Ok(id) = HeaderValue::from_str(&answered.call_id.to_string()) {
+        headers.insert(CALL_HEADER, id);
+    }
+    response
+}
+
+/// Answers a request that became no call.
+fn refuse(wire: &dyn Wire, failure: &Failure) -> Response {
+    tracing::info!(wire = wire.name(), status = failure.status, reason = %failure, "refused a request");
+    metrics::counter!("gleaner_refused_total", "status" => failure.status.to_string()).increment(1);
+    let status = StatusCode::from_u16(failure.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = (status, [(header::CONTENT_TYPE, JSON)], wire.failure(failure)).into_response();
+    let headers = response.headers_mut();
+    match failure.kind {
+        FailureKind::UpgradeRequired => {
+            headers.insert(header::UPGRADE, HeaderValue::from_static("HTTP/1.1"));
+        }
+        FailureKind::MethodNotAllowed => {
+            headers.insert(header::ALLOW, HeaderValue::from_static("POST"));
+        }
+        _ => {}
+    }
+    if let Some(seconds) = failure.retry_after {
+        headers.insert(header::RETRY_AFTER, seconds.into());
+    }
+    response
+}
+
+/// The models of the policy that the caller's calls go to.
+async fn models(State(http): State<Http>, Path(path): Path<PathKey>, socket: Option<Extension<Socket>>, request: Request) -> Response {
+    match listed(&http, &request.into_parts().0, path.key.as_deref(), socket).await {
+        Ok(bytes) => ([(header::CONTENT_TYPE, JSON)], bytes).into_response(),
+        Err(failure) => refuse(wire::ALL[0], &failure),
+    }
+}
+
+/// One model; any name is accepted, as calls accept any.
+async fn model(State(http): State<Http>, Path(path): Path<ModelPath>, socket: Option<Extension<Socket>>, request: Request) -> Response {
+    match placed(&http, &request.into_parts().0, path.key.as_deref(), socket).await {
+        Ok(_) => axum::Json(serde_json::json!({"id": path.model, "object": "model", "created": 0, "owned_by": "gleaner"})).into_response(),
+        Err(failure) => refuse(wire::ALL[0], &failure),
+    }
+}
+
+#[derive(Deserialize)]
+struct ModelPath {
+    key: Option<String>,
+    model: String,
+}
+
+async fn listed(http: &Http, parts: &Parts, path: Option<&str>, socket: Option<Extension<Socket>>) -> Result<Bytes, Failure> {
+    let rollout = placed(http, parts, path, socket).await?;
+    http.app.policies.choose(rollout.policy(), "").models().await
+}

@@ -1,0 +1,131 @@
+//! Listening, and ending in order.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::middleware;
+use axum::response::{IntoResponse, Response};
+use axum::serve::ListenerExt;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::net::TcpListener;
+
+use crate::proxy::App;
+
+use super::auth::{AdminKey, ClientKeys};
+use super::problem::Problem;
+use super::{api, auth, health, model};
+
+/// What the handlers of requests share.
+#[derive(Clone)]
+pub struct Http {
+    /// The proxy.
+    pub app: Arc<App>,
+    /// The key that opens the API; without one it is open to this machine's own programs.
+    pub admin_key: Option<AdminKey>,
+    /// Keys of clients that may name their rollout in a header.
+    pub client_keys: ClientKeys,
+    /// Whether calls that name no rollout are taken.
+    pub open: bool,
+    /// The largest request body, in bytes.
+    pub body_limit: u64,
+    /// The process's metrics.
+    pub metrics: PrometheusHandle,
+}
+
+impl Http {
+    /// Whether the API may be served at this address: without an admin key on this machine only.
+    ///
+    /// # Errors
+    /// If it would be open to others.
+    pub fn may_listen(&self, address: SocketAddr) -> Result<(), ServeError> {
+        if self.admin_key.is_none() && !address.ip().is_loopback() {
+            return Err(ServeError::OpenToOthers(address));
+        }
+        Ok(())
+    }
+}
+
+impl axum::extract::FromRef<Http> for Arc<App> {
+    fn from_ref(http: &Http) -> Self {
+        Arc::clone(&http.app)
+    }
+}
+
+/// Why the server did not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("the API would be open to others on {0}; set GLEANER_ADMIN_KEY, or listen on a loopback address")]
+    OpenToOthers(SocketAddr),
+    #[error("listening failed: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// Serves on `listener` until `stop` resolves, then takes no new calls, lets those that run end within `grace`, cuts off the
+/// rest, and flushes the recorder. Gives the number of records that were lost.
+///
+/// # Errors
+/// If the listener is not loopback and there is no admin key.
+pub async fn serve(http: Http, listener: TcpListener, stop: impl Future<Output = ()>, grace: Duration) -> Result<usize, ServeError> {
+    http.may_listen(listener.local_addr()?)?;
+    let (app, metrics) = (Arc::clone(&http.app), http.metrics.clone());
+    let listener = listener.tap_io(|tcp| {
+        // Small writes must not wait for the acknowledgement of earlier ones.
+        let _ = tcp.set_nodelay(true);
+    });
+    let draining = app.draining.clone().cancelled_owned();
+    let serving = axum::serve(listener, router(http)).with_graceful_shutdown(draining);
+    let expiring = async {
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            app.rollouts.expire().await;
+            metrics.run_upkeep();
+        }
+    };
+    let ending = async {
+        stop.await;
+        app.draining.cancel();
+        tokio::time::sleep(grace).await;
+        app.stopping.cancel();
+        // Calls that were cut off still get to say so.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    };
+    tokio::select! {
+        served = async { serving.await } => served?,
+        () = expiring => {}
+        () = ending => {}
+    }
+    Ok(end(&app).await)
+}
+
+/// Ends what outlives requests, and flushes the recorder.
+async fn end(app: &App) -> usize {
+    app.draining.cancel();
+    app.stopping.cancel();
+    app.tasks.close();
+    app.tasks.wait().await;
+    app.recorder.drain().await
+}
+
+/// All routes of the TCP listener.
+fn router(http: Http) -> Router {
+    let api = api::routes().with_state(Arc::clone(&http.app)).layer(middleware::from_fn_with_state(http.clone(), auth::api));
+    Router::new()
+        .merge(model::routes())
+        .merge(health::routes())
+        .nest("/api/v1", api)
+        .fallback(nothing_here)
+        .with_state(http)
+}
+
+/// The routes of a rollout's unix socket: the model endpoints only.
+pub(super) fn socket_router(http: Http) -> Router {
+    Router::new().merge(model::routes()).route("/", axum::routing::get(|| async { "gleaner\n" })).fallback(nothing_here).with_state(http)
+}
+
+async fn nothing_here(request: Request) -> Response {
+    Problem::NotFound(format!("there is nothing at {} {}", request.method(), request.uri().path())).into_response()
+}

@@ -1,0 +1,204 @@
+//! The record of one call while it runs: known to the store from its start, and ended however the call ends.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::call::{Call, CallEnd, CallStart, CallStatus, Event, Failure, FailureKind, Fold, Raw, RawParts, Reply, Sampling};
+use crate::ids::CallId;
+use crate::policy::{Captured, Policy, Prepared};
+use crate::telemetry::now_ms;
+use crate::wire::Wire;
+
+use super::{App, Live, unrecorded};
+
+/// What is known of a call so far. Dropping it before its end was recorded means that the client hung up.
+pub(super) struct Recording {
+    app: Arc<App>,
+    rollout: Arc<Live>,
+    start: Arc<CallStart>,
+    /// Taken when the end has been handed to the recorder, so that ending the rollout waits for it.
+    in_flight: Option<TaskTrackerToken>,
+    prepared: Option<Arc<Prepared>>,
+    sampling_asked: Sampling,
+    max_tokens_asked: Option<u64>,
+    first_event_at: Option<i64>,
+    response: BytesMut,
+    fold: Fold,
+    notes: Vec<String>,
+}
+
+impl Recording {
+    /// Makes the call known to the store; waits for a place in the recorder's queue, not for the commit.
+    pub async fn begin(
+        app: &Arc<App>,
+        wire: &'static dyn Wire,
+        rollout: Arc<Live>,
+        policy: &Arc<dyn Policy>,
+        id: CallId,
+        request: Bytes,
+        call: Option<&Call>,
+    ) -> Box<Self> {
+        let start = Arc::new(CallStart {
+            id,
+            rollout_id: rollout.id(),
+            process_id: app.process_id,
+            started_at: now_ms(),
+            wire: wire.name(),
+            policy: policy.name().to_owned(),
+            model: call.map(|call| call.model.clone()).unwrap_or_default(),
+            stream: call.is_some_and(|call| call.stream),
+            request,
+        });
+        let in_flight = Some(rollout.enter());
+        app.recorder.call_started(Arc::clone(&start)).await;
+        Box::new(Self {
+            app: Arc::clone(app),
+            rollout,
+            start,
+            in_flight,
+            prepared: None,
+            sampling_asked: call.map(|call| call.sampling.clone()).unwrap_or_default(),
+            max_tokens_asked: call.and_then(|call| call.max_tokens),
+            first_event_at: None,
+            response: BytesMut::new(),
+            fold: Fold::default(),
+            notes: call.map(|call| call.notes.clone()).unwrap_or_default(),
+        })
+    }
+
+    pub fn call_id(&self) -> CallId {
+        self.start.id
+    }
+
+    pub fn app(&self) -> &Arc<App> {
+        &self.app
+    }
+
+    pub fn rollout(&self) -> &Arc<Live> {
+        &self.rollout
+    }
+
+    /// Notes what goes upstream.
+    pub fn prepared(&mut self, prepared: Arc<Prepared>) {
+        self.prepared = Some(prepared);
+    }
+
+    /// Takes bytes that came from the policy, and the events that they completed.
+    pub fn received(&mut self, bytes: &[u8], events: &[Event]) {
+        if !events.is_empty() && self.first_event_at.is_none() {
+            self.first_event_at = Some(now_ms());
+        }
+        self.response.extend_from_slice(bytes);
+        for event in events {
+            self.fold.push(event);
+        }
+    }
+
+    /// The reply as it was received; what was received is not given twice.
+    pub fn take_reply(&mut self) -> Reply {
+        std::mem::take(&mut self.fold).reply()
+    }
+
+    /// Records a reply that ended well, and returns once that is committed.
+    ///
+    /// # Errors
+    /// If it could not be committed: then the reply must not count as given.
+    pub async fn finished(&mut self, reply: &Reply, captured: Captured) -> Result<(), Failure> {
+        let end = self.end(CallStatus::Done, None, reply, captured);
+        let in_flight = self.in_flight.take();
+        let committed = self.app.recorder.call_ended(end).await;
+        drop(in_flight);
+        committed.map_err(|error| {
+            tracing::error!(call.id = %self.start.id, %error, "a call could not be recorded");
+            let failure = Failure::new(FailureKind::NotRecorded, format!("the reply could not be recorded: {error}"));
+            unrecorded::keep_trying(&self.app, &self.start, failure.clone());
+            failure
+        })
+    }
+
+    /// Records that the call failed.
+    pub async fn failed(&mut self, failure: &Failure) {
+        let reply = self.take_reply();
+        let end = self.end(status_of(failure), Some(failure.clone()), &reply, Captured::default());
+        let in_flight = self.in_flight.take();
+        if let Err(error) = self.app.recorder.call_ended(end).await {
+            tracing::error!(call.id = %self.start.id, %error, "a failed call could not be recorded");
+            unrecorded::keep_trying(&self.app, &self.start, failure.clone());
+        }
+        drop(in_flight);
+    }
+
+    fn end(&mut self, status: CallStatus, failure: Option<Failure>, reply: &Reply, captured: Captured) -> Box<CallEnd> {
+        let mut capture = captured.capture;
+        if status != CallStatus::Done {
+            // What there is of a reply that broke off is kept, and never trained.
+            capture.prompt_ids = reply.prompt_ids.clone().unwrap_or_default();
+            capture.completion_ids.clone_from(&reply.tokens.ids);
+            capture.reason.get_or_insert_with(|| "the reply did not end".to_owned());
+        }
+        let prepared = self.prepared.as_deref();
+        let mut notes = std::mem::take(&mut self.notes);
+        notes.extend(prepared.map(|prepared| prepared.notes.clone()).unwrap_or_default());
+        metrics::counter!("gleaner_calls_total", "wire" => self.start.wire, "status" => status_name(status)).increment(1);
+        metrics::counter!("gleaner_sampled_tokens_total").increment(reply.usage.map_or(0, |usage| usage.completion_tokens));
+        Box::new(CallEnd {
+            start: Arc::clone(&self.start),
+            ended_at: now_ms(),
+            first_event_at: self.first_event_at,
+            status,
+            failure,
+            raw: RawParts {
+                upstream: prepared.map(|prepared| prepared.body.clone()).unwrap_or_default(),
+                response: std::mem::take(&mut self.response).freeze(),
+                prompt: captured.prompt_raw,
+            },
+            message: (status == CallStatus::Done || reply.has_output()).then(|| message(reply)),
+            finish: reply.finish,
+            usage: reply.usage,
+            capture,
+            sampling_asked: std::mem::take(&mut self.sampling_asked),
+            sampling_used: prepared.map(|prepared| prepared.sampling_used.clone()).unwrap_or_default(),
+            max_tokens_asked: self.max_tokens_asked,
+            max_tokens_used: prepared.and_then(|prepared| prepared.max_tokens_used),
+            version: captured.version,
+            notes,
+        })
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        if self.in_flight.is_some() {
+            let failure = Failure::new(FailureKind::Cancelled, "the client hung up");
+            let reply = self.take_reply();
+            let end = self.end(CallStatus::Cancelled, Some(failure), &reply, Captured::default());
+            self.app.recorder.call_abandoned(end);
+        }
+    }
+}
+
+fn status_of(failure: &Failure) -> CallStatus {
+    match failure.kind {
+        FailureKind::Cancelled | FailureKind::Ended => CallStatus::Cancelled,
+        _ => CallStatus::Failed,
+    }
+}
+
+fn status_name(status: CallStatus) -> &'static str {
+    match status {
+        CallStatus::Running => "running",
+        CallStatus::Done => "done",
+        CallStatus::Failed => "failed",
+        CallStatus::Cancelled => "cancelled",
+        CallStatus::Interrupted => "interrupted",
+    }
+}
+
+/// The reply as a message of the conversation, in chat completions' form. Tools keep the names that the client knows them by.
+fn message(reply: &Reply) -> Raw {
+    let mut out = Vec::new();
+    reply.message().write_chat(&mut out, "reasoning_content", &|call| call.name.clone());
+    Raw::from_json(out)
+}
