@@ -7,7 +7,7 @@ mod config;
 mod endpoint;
 mod health;
 mod model;
-mod problem;
+pub mod problem;
 mod serve;
 
 pub use auth::{AdminKey, AuthConfig, ClientKeys};

@@ -1,0 +1,248 @@
+//! Rollouts and calls as the API and `--json` show them.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use utoipa::ToSchema;
+
+use super::names;
+use crate::call::{
+    CallRecord, CallStatus, Capture, CaptureLevel, Failure, FinishReason, LogprobKind, Raw, Sampling, Usage, VersionSource,
+};
+use crate::ids::{CallId, RolloutId};
+use crate::store::{Outcome, Purpose, Rollout, RolloutStatus};
+
+/// A rollout as it stands. Times are RFC 3339 in UTC.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = Rollout)]
+pub struct RolloutView {
+    #[schema(value_type = String, format = "uuid")]
+    pub id: RolloutId,
+    #[schema(value_type = names::RolloutStatus)]
+    pub status: RolloutStatus,
+    #[schema(value_type = Option<names::Outcome>)]
+    pub outcome: Option<Outcome>,
+    /// The reward that counts: the one named `reward`.
+    pub reward: Option<f64>,
+    /// All rewards of the rollout, by name.
+    pub rewards: BTreeMap<String, f64>,
+    /// It ended as one that gets no reward.
+    pub no_reward: bool,
+    /// Calls begun.
+    pub calls: u64,
+    /// Tokens sampled.
+    pub tokens: u64,
+    /// Places where a prompt parts from an earlier reply that reads the same; null in lists, where it is not counted.
+    pub drift: Option<u64>,
+    /// The weight versions of its calls, in order of first use.
+    pub policy_versions: Vec<String>,
+    #[schema(value_type = names::Purpose)]
+    pub purpose: Purpose,
+    pub task_id: Option<String>,
+    pub group_id: Option<String>,
+    pub group_size: Option<u32>,
+    /// Its place in its group, from 0.
+    pub index: u32,
+    pub harness: Option<String>,
+    /// The policy that its calls go to; null: the routes decide.
+    pub policy: Option<String>,
+    /// Pinned for every call.
+    #[schema(value_type = names::Sampling)]
+    pub sampling: Sampling,
+    #[schema(value_type = Object)]
+    pub metadata: serde_json::Map<String, serde_json::Value>,
+    /// Seconds without a call after which it ends as `cancelled`.
+    pub ttl_s: Option<u64>,
+    pub created_at: String,
+    pub last_call_at: Option<String>,
+    pub ended_at: Option<String>,
+    /// Why it ended as it did: exit code, result, last lines.
+    #[schema(value_type = Option<Object>)]
+    pub evidence: Option<serde_json::Value>,
+}
+
+impl RolloutView {
+    /// Shows a rollout; `drift` where it was counted.
+    #[must_use]
+    pub fn new(rollout: &Rollout, drift: Option<u64>) -> Self {
+        Self {
+            id: rollout.id,
+            status: rollout.status,
+            outcome: rollout.outcome,
+            reward: rollout.reward(),
+            rewards: rollout.rewards.clone(),
+            no_reward: rollout.no_reward,
+            calls: rollout.calls,
+            tokens: rollout.tokens,
+            drift,
+            policy_versions: rollout.policy_versions.clone(),
+            purpose: rollout.purpose,
+            task_id: rollout.task_id.clone(),
+            group_id: rollout.group_id.clone(),
+            group_size: rollout.group_size,
+            index: rollout.index,
+            harness: rollout.harness.clone(),
+            policy: rollout.policy.clone(),
+            sampling: rollout.sampling.clone(),
+            metadata: rollout.metadata.clone(),
+            ttl_s: rollout.ttl_s,
+            created_at: rfc3339(rollout.created_at),
+            last_call_at: rollout.last_call_at.map(rfc3339),
+            ended_at: rollout.ended_at.map(rfc3339),
+            evidence: rollout.evidence.clone(),
+        }
+    }
+}
+
+/// A call's full record. Times are RFC 3339 in UTC.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = Call)]
+pub struct CallView {
+    #[schema(value_type = String, format = "uuid")]
+    pub id: CallId,
+    #[schema(value_type = String, format = "uuid")]
+    pub rollout_id: RolloutId,
+    #[schema(value_type = names::CallStatus)]
+    pub status: CallStatus,
+    /// The API that the client spoke: `chat`, `responses`.
+    pub wire: String,
+    pub policy: String,
+    /// The model's name as the client gave it.
+    pub model: String,
+    pub stream: bool,
+    pub started_at: String,
+    /// When the policy's first event came.
+    pub first_event_at: Option<String>,
+    pub ended_at: Option<String>,
+    /// Whether the reply's last byte was handed to the client; null if that is not known.
+    pub delivered: Option<bool>,
+    #[schema(value_type = Option<names::Failure>)]
+    pub failure: Option<Failure>,
+    /// The request's messages in chat completions' form; null if the request could not be read.
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub messages: Option<Vec<Raw>>,
+    /// The request's tools in chat completions' form; null if the request could not be read.
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub tools: Option<Vec<Raw>>,
+    /// The reply as an assistant's message; also what there was of one that broke off.
+    #[schema(value_type = Option<Object>)]
+    pub message: Option<Raw>,
+    #[schema(value_type = Option<names::FinishReason>)]
+    pub finish_reason: Option<FinishReason>,
+    #[schema(value_type = Option<names::Usage>)]
+    pub usage: Option<Usage>,
+    pub capture: CaptureView,
+    pub sampling: SamplingView,
+    pub max_tokens: MaxTokensView,
+    /// The server's own name of its weights.
+    pub policy_version: Option<String>,
+    /// Ours: grows with each change of weights.
+    pub policy_seq: i64,
+    #[schema(value_type = Option<names::VersionSource>)]
+    pub version_source: Option<VersionSource>,
+    /// Rewards of this call, by name.
+    pub rewards: BTreeMap<String, f64>,
+    /// What was changed or dropped on the way.
+    pub notes: Vec<String>,
+}
+
+/// A call's tokens, and how far they can be trusted.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct CaptureView {
+    #[schema(value_type = names::CaptureLevel)]
+    pub level: CaptureLevel,
+    /// Why the level is not `full`.
+    pub reason: Option<String>,
+    pub prompt_ids: Vec<u32>,
+    pub completion_ids: Vec<u32>,
+    /// Natural logarithms, one for each completion id at level `full`; otherwise empty.
+    pub logprobs: Vec<f64>,
+    #[schema(value_type = names::LogprobKind)]
+    pub logprob_kind: LogprobKind,
+    /// The tokens were drawn under a grammar.
+    pub constrained: bool,
+}
+
+impl From<Capture> for CaptureView {
+    fn from(capture: Capture) -> Self {
+        let Capture { level, reason, prompt_ids, completion_ids, logprobs, logprob_kind, constrained } = capture;
+        Self { level, reason, prompt_ids, completion_ids, logprobs, logprob_kind, constrained }
+    }
+}
+
+/// How tokens were drawn.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct SamplingView {
+    /// As the client asked.
+    #[schema(value_type = names::Sampling)]
+    pub asked: Sampling,
+    /// As it went to the policy.
+    #[schema(value_type = names::Sampling)]
+    pub used: Sampling,
+}
+
+/// The most tokens that the reply might have.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct MaxTokensView {
+    /// As the client asked.
+    pub asked: Option<u64>,
+    /// As it went to the policy.
+    pub used: Option<u64>,
+}
+
+impl CallView {
+    /// Shows a call of `rollout`, without its request's messages and tools.
+    #[must_use]
+    pub fn new(call: CallRecord, rollout: &Rollout) -> Self {
+        let rewards = rollout.call_rewards.iter().filter(|(id, ..)| *id == call.id);
+        Self {
+            rewards: rewards.map(|(_, name, value)| (name.clone(), *value)).collect(),
+            id: call.id,
+            rollout_id: call.rollout_id,
+            status: call.status,
+            wire: call.wire,
+            policy: call.policy,
+            model: call.model,
+            stream: call.stream,
+            started_at: rfc3339(call.started_at),
+            first_event_at: call.first_event_at.map(rfc3339),
+            ended_at: call.ended_at.map(rfc3339),
+            delivered: call.delivered,
+            failure: call.failure,
+            messages: None,
+            tools: None,
+            message: call.message,
+            finish_reason: call.finish,
+            usage: call.usage,
+            capture: call.capture.into(),
+            sampling: SamplingView { asked: call.sampling_asked, used: call.sampling_used },
+            max_tokens: MaxTokensView { asked: call.max_tokens_asked, used: call.max_tokens_used },
+            policy_version: call.version.version,
+            policy_seq: call.version.seq,
+            version_source: call.version.source,
+            notes: call.notes,
+        }
+    }
+}
+
+/// Writes Unix milliseconds as RFC 3339 in UTC.
+#[must_use]
+pub fn rfc3339(ms: i64) -> String {
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(ms) * 1_000_000)
+        .ok()
+        .and_then(|time| time.format(&Rfc3339).ok())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_utc() {
+        assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
+        assert_eq!(rfc3339(1_796_134_800_250), "2026-12-01T14:20:00.25Z");
+    }
+}
