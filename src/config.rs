@@ -69,7 +69,12 @@ impl Config {
         for route in &self.routes {
             if !self.policies.contains_key(&route.policy) {
                 let known = self.policies.keys().map(String::as_str);
-                return Err(format!("[[routes]] sends {:?} to policy {:?}, which is not there{}", route.model, route.policy, nearest(&route.policy, known)));
+                return Err(format!(
+                    "[[routes]] sends {:?} to policy {:?}, which is not there{}",
+                    route.model,
+                    route.policy,
+                    nearest(&route.policy, known)
+                ));
             }
         }
         Ok(())
@@ -101,7 +106,12 @@ mod tests {
 
     /// The repository's file with every option put in force.
     fn uncommented() -> String {
-        let option = |line: &str| line.starts_with("# ") && line.contains(" = ") && !line[2..].contains("  ") && !line[2..].starts_with(char::is_uppercase);
+        let option = |line: &str| {
+            line.starts_with("# ")
+                && line.contains(" = ")
+                && !line[2..].contains("  ")
+                && !line[2..].starts_with(char::is_uppercase)
+        };
         let lines = FILE.lines().map(|line| if option(line) { &line[2..] } else { line });
         lines.collect::<Vec<_>>().join("\n")
     }
@@ -142,7 +152,9 @@ mod tests {
             match (value, written.get(name)) {
                 (toml::Value::Array(list), None) if list.is_empty() => {}
                 (_, None) => panic!("config.toml does not name {path}"),
-                (toml::Value::Table(expected), Some(toml::Value::Table(written))) => missing_or_other(&format!("{path}."), expected, written),
+                (toml::Value::Table(expected), Some(toml::Value::Table(written))) => {
+                    missing_or_other(&format!("{path}."), expected, written)
+                }
                 (expected, Some(written)) => assert_eq!(expected, written, "config.toml gives another default for {path}"),
             }
         }

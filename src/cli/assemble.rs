@@ -51,7 +51,8 @@ impl StoreArgs {
 
     /// The store, for reading.
     pub async fn open(&self) -> Result<Arc<dyn Store>, Stop> {
-        Ok(store::open(&self.config()?.store, ProcessId::generate()).await?)
+        let config = self.config()?;
+        Ok(store::open(&config.store.location(), &config.store, ProcessId::generate()).await?)
     }
 }
 
@@ -62,7 +63,8 @@ impl PolicyArgs {
             config.set_policy_url(url.clone());
         }
         if config.policies.is_empty() {
-            let help = "no policy is named; give the model server's address with --policy URL, or a config file with [policies.default]";
+            let help =
+                "no policy is named; give the model server's address with --policy URL, or a config file with [policies.default]";
             return Err(Stop::Usage(anyhow::anyhow!(help)));
         }
         Ok(())
@@ -82,7 +84,7 @@ pub(super) async fn http(config: &Config) -> Result<Http, Stop> {
     let policies = policies(config)?;
     let metrics = crate::telemetry::metrics()?;
     let process_id = ProcessId::generate();
-    let store = store::open(&config.store, process_id).await?;
+    let store = store::open(&config.store.location(), &config.store, process_id).await?;
     let recorder = Recorder::start(store.writer()?, &config.record);
     let rollouts = Rollouts::new(Arc::clone(&store), recorder.clone());
     rollouts.load().await?;

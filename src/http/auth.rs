@@ -66,7 +66,9 @@ pub(super) async fn api(State(http): State<Http>, request: Request, next: Next) 
     let allowed = match &http.admin_key {
         Some(admin) => match bearer(headers) {
             Some(given) if admin.is(given) => Ok(()),
-            _ => Err(Problem::Unauthorized("the API needs the admin key (GLEANER_ADMIN_KEY) as Authorization: Bearer".to_owned())),
+            _ => {
+                Err(Problem::Unauthorized("the API needs the admin key (GLEANER_ADMIN_KEY) as Authorization: Bearer".to_owned()))
+            }
         },
         None => local(headers),
     };
@@ -88,7 +90,9 @@ fn local(headers: &HeaderMap) -> Result<(), Problem> {
             let origin = origin.to_str().unwrap_or_default();
             match origin.split_once("://") {
                 Some((_, host)) if is_loopback(host) => Ok(()),
-                _ => Err(Problem::Forbidden(format!("without an admin key the API refuses calls from pages of other sites ({origin})"))),
+                _ => Err(Problem::Forbidden(format!(
+                    "without an admin key the API refuses calls from pages of other sites ({origin})"
+                ))),
             }
         }
         None => Ok(()),

@@ -82,7 +82,8 @@ fn keep(first: &Bytes, joined: &BytesMut) -> Bytes {
 }
 
 fn too_large(limit: u64, begun: &Bytes) -> Refused {
-    let message = format!("the request body is larger than {} MiB, the most that is taken ([server] body_limit_mib)", limit >> 20);
+    let message =
+        format!("the request body is larger than {} MiB, the most that is taken ([server] body_limit_mib)", limit >> 20);
     Refused { failure: Failure::new(FailureKind::TooLarge, message), begun: begun.clone() }
 }
 
@@ -106,7 +107,8 @@ fn codings(headers: &HeaderMap) -> Result<Vec<Coding>, Failure> {
             "br" => Ok(Coding::Brotli),
             "zstd" => Ok(Coding::Zstd),
             other => {
-                let message = format!("the request's content-encoding {other:?} is not known; use gzip, deflate, br, zstd or none");
+                let message =
+                    format!("the request's content-encoding {other:?} is not known; use gzip, deflate, br, zstd or none");
                 Err(Failure { status: 415, ..Failure::new(FailureKind::Invalid, message) })
             }
         })

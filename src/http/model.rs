@@ -80,11 +80,16 @@ async fn placed(http: &Http, parts: &Parts, path: Option<&str>, socket: Option<E
     }
     let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
     let query_key = parts.uri.query().and_then(query_key);
-    let keys: Vec<&str> =
-        [bearer(&parts.headers), header("x-api-key"), header("x-goog-api-key"), query_key.as_deref()].into_iter().flatten().collect();
+    let keys: Vec<&str> = [bearer(&parts.headers), header("x-api-key"), header("x-goog-api-key"), query_key.as_deref()]
+        .into_iter()
+        .flatten()
+        .collect();
     let named = header(ROLLOUT_HEADER);
     if named.is_some() && !keys.iter().any(|key| http.client_keys.has(key)) {
-        return Err(Failure::new(FailureKind::Unauthorized, "x-gleaner-rollout needs a client's key beside it ([auth] client_keys_file)"));
+        return Err(Failure::new(
+            FailureKind::Unauthorized,
+            "x-gleaner-rollout needs a client's key beside it ([auth] client_keys_file)",
+        ));
     }
     let conversation = http.open.then(|| conversation_of(header, now_ms()));
     place(&http.app, Identity { socket: socket.map(|Extension(Socket(id))| id), path, keys, named, conversation }).await
@@ -140,7 +145,12 @@ fn refuse(wire: &dyn Wire, failure: &Failure) -> Response {
 }
 
 /// The models of the policy that the caller's calls go to.
-async fn models(State(http): State<Http>, Path(path): Path<PathKey>, socket: Option<Extension<Socket>>, request: Request) -> Response {
+async fn models(
+    State(http): State<Http>,
+    Path(path): Path<PathKey>,
+    socket: Option<Extension<Socket>>,
+    request: Request,
+) -> Response {
     match listed(&http, &request.into_parts().0, path.key.as_deref(), socket).await {
         Ok(bytes) => ([(header::CONTENT_TYPE, JSON)], bytes).into_response(),
         Err(failure) => refuse(wire::ALL[0], &failure),
@@ -148,9 +158,15 @@ async fn models(State(http): State<Http>, Path(path): Path<PathKey>, socket: Opt
 }
 
 /// One model; any name is accepted, as calls accept any.
-async fn model(State(http): State<Http>, Path(path): Path<ModelPath>, socket: Option<Extension<Socket>>, request: Request) -> Response {
+async fn model(
+    State(http): State<Http>,
+    Path(path): Path<ModelPath>,
+    socket: Option<Extension<Socket>>,
+    request: Request,
+) -> Response {
     match placed(&http, &request.into_parts().0, path.key.as_deref(), socket).await {
-        Ok(_) => axum::Json(serde_json::json!({"id": path.model, "object": "model", "created": 0, "owned_by": "gleaner"})).into_response(),
+        Ok(_) => axum::Json(serde_json::json!({"id": path.model, "object": "model", "created": 0, "owned_by": "gleaner"}))
+            .into_response(),
         Err(failure) => refuse(wire::ALL[0], &failure),
     }
 }

@@ -69,7 +69,12 @@ pub enum ServeError {
 ///
 /// # Errors
 /// If the listener is not loopback and there is no admin key.
-pub async fn serve(http: Http, listener: TcpListener, stop: impl Future<Output = ()>, grace: Duration) -> Result<usize, ServeError> {
+pub async fn serve(
+    http: Http,
+    listener: TcpListener,
+    stop: impl Future<Output = ()>,
+    grace: Duration,
+) -> Result<usize, ServeError> {
     http.may_listen(listener.local_addr()?)?;
     let (app, metrics) = (Arc::clone(&http.app), http.metrics.clone());
     let listener = listener.tap_io(|tcp| {
@@ -113,17 +118,16 @@ async fn end(app: &App) -> usize {
 /// All routes of the TCP listener.
 fn router(http: Http) -> Router {
     let api = api::routes().with_state(Arc::clone(&http.app)).layer(middleware::from_fn_with_state(http.clone(), auth::api));
-    Router::new()
-        .merge(model::routes())
-        .merge(health::routes())
-        .nest("/api/v1", api)
-        .fallback(nothing_here)
-        .with_state(http)
+    Router::new().merge(model::routes()).merge(health::routes()).nest("/api/v1", api).fallback(nothing_here).with_state(http)
 }
 
 /// The routes of a rollout's unix socket: the model endpoints only.
 pub(super) fn socket_router(http: Http) -> Router {
-    Router::new().merge(model::routes()).route("/", axum::routing::get(|| async { "gleaner\n" })).fallback(nothing_here).with_state(http)
+    Router::new()
+        .merge(model::routes())
+        .route("/", axum::routing::get(|| async { "gleaner\n" }))
+        .fallback(nothing_here)
+        .with_state(http)
 }
 
 async fn nothing_here(request: Request) -> Response {

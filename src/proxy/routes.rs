@@ -78,9 +78,15 @@ mod tests {
 
     #[test]
     fn a_star_stands_for_any_run() {
-        for (pattern, name, fits) in
-            [("gpt-*", "gpt-5", true), ("gpt-*", "my/gpt-5", false), ("*judge*", "a-judge-b", true), ("x", "x", true), ("*", "", true), ("a*b", "ab", true), ("a*b", "abc", false)]
-        {
+        for (pattern, name, fits) in [
+            ("gpt-*", "gpt-5", true),
+            ("gpt-*", "my/gpt-5", false),
+            ("*judge*", "a-judge-b", true),
+            ("x", "x", true),
+            ("*", "", true),
+            ("a*b", "ab", true),
+            ("a*b", "abc", false),
+        ] {
             assert_eq!(glob(pattern, name), fits, "{pattern} against {name}");
         }
     }

@@ -44,7 +44,9 @@ enum Stage {
     Flowing(Box<Recording>, Box<dyn Answer>),
     Committing(Committing),
     /// All was written; what is left is to note that it was taken.
-    Ended { committed: bool },
+    Ended {
+        committed: bool,
+    },
     Over,
 }
 
