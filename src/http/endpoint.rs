@@ -1,51 +1,83 @@
-//! A rollout's own unix socket, which serves the model endpoints to its sandbox and nothing else.
+//! Rollouts' own unix sockets, which serve the model endpoints to their sandboxes and nothing else.
 
+use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use anyhow::Context;
+use async_trait::async_trait;
 use axum::Extension;
 use tokio::net::UnixListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::harness::ModelEndpoint;
 use crate::ids::RolloutId;
+use crate::store::{Finish, NewRollout, Reward, Rollout, Write};
 
 use super::model::Socket;
 use super::serve::{Http, socket_router};
 
-/// Serves rollouts' unix sockets.
-#[derive(Clone)]
+/// The proxy of this process, as the runner's sandboxes reach it.
 pub struct SocketEndpoint {
     http: Http,
+    /// The sockets of rollouts that are not closed; dropping a guard closes its socket.
+    listening: Mutex<HashMap<RolloutId, DropGuard>>,
 }
 
 impl SocketEndpoint {
+    /// Serves rollouts by this server's proxy.
     #[must_use]
     pub fn new(http: Http) -> Self {
-        Self { http }
+        Self { http, listening: Mutex::default() }
     }
 
-    /// Serves a rollout's calls on a unix socket at `path` until the guard is dropped. Anybody who can reach the path may
-    /// connect: its folder is what keeps others out.
-    ///
-    /// # Errors
-    /// If the socket can't be made.
-    pub fn listen(&self, rollout: RolloutId, path: &Path) -> std::io::Result<DropGuard> {
+    /// Serves a rollout's calls on a unix socket until the guard is dropped. Anybody who can reach `path` may connect: its
+    /// folder is what keeps others out.
+    fn listen(&self, rollout: RolloutId, path: &Path) -> std::io::Result<DropGuard> {
         let listener = UnixListener::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
         let closed = CancellationToken::new();
         let (closing, router) = (closed.clone(), socket_router(self.http.clone()).layer(Extension(Socket(rollout))));
         self.http.app.tasks.spawn(async move {
-            let serving = axum::serve(listener, router).with_graceful_shutdown(closing.clone().cancelled_owned());
+            // Connections that the harness left open don't hold the task: they end when their peer's container does.
             tokio::select! {
-                served = async { serving.await } => {
+                served = async { axum::serve(listener, router).await } => {
                     if let Err(error) = served {
-                        tracing::warn!(%error, "a rollout's socket failed");
+                        tracing::warn!(rollout.id = %rollout, %error, "a rollout's socket failed");
                     }
                 }
-                // Connections that the harness left open end with the socket.
                 () = closing.cancelled() => {}
             }
         });
         Ok(closed.drop_guard())
+    }
+}
+
+#[async_trait]
+impl ModelEndpoint for SocketEndpoint {
+    async fn open(&self, rollout: NewRollout, socket: &Path) -> anyhow::Result<()> {
+        let rollout = self.http.app.rollouts.create(rollout).await?;
+        let guard = self.listen(rollout.id, socket).with_context(|| format!("making the rollout's socket {}", socket.display()))?;
+        self.listening.lock().unwrap_or_else(PoisonError::into_inner).insert(rollout.id, guard);
+        Ok(())
+    }
+
+    async fn reward(&self, reward: Reward) -> anyhow::Result<()> {
+        Ok(self.http.app.recorder.write(Write::Reward(reward)).await?)
+    }
+
+    async fn close(&self, finish: Finish) -> anyhow::Result<Rollout> {
+        let rollout = finish.rollout_id;
+        let closed = self.http.app.rollouts.finish(finish).await;
+        drop(self.listening.lock().unwrap_or_else(PoisonError::into_inner).remove(&rollout));
+        Ok(closed?)
+    }
+
+    async fn drift(&self, rollout: RolloutId) -> anyhow::Result<u64> {
+        let app = Arc::clone(&self.http.app);
+        let rollout = app.store.rollout(rollout).await?.with_context(|| format!("there is no rollout {rollout}"))?;
+        let built = crate::export::build(app.store.as_ref(), &rollout, &|policy| app.policies.trained(policy)).await?;
+        Ok(built.drift)
     }
 }
