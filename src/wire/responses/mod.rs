@@ -1,8 +1,16 @@
-//! Responses.
+//! Responses, as Codex and the official SDKs speak it.
+
+mod content;
+mod items;
+mod reply;
+mod request;
+mod stream;
+mod tools;
+mod turns;
 
 use bytes::Bytes;
 
-use super::{Encoder, ReplyHead, Wire};
+use super::{Encoder, ReplyHead, Wire, openai_error};
 use crate::call::{Call, Failure};
 
 pub(super) struct Responses;
@@ -11,16 +19,22 @@ impl Wire for Responses {
     fn name(&self) -> &'static str {
         "responses"
     }
+
     fn path(&self) -> &'static str {
         "/responses"
     }
-    fn parse(&self, _body: &Bytes) -> Result<Call, Failure> {
-        todo!()
+
+    fn parse(&self, body: &Bytes) -> Result<Call, Failure> {
+        request::parse(body)
     }
-    fn encoder(&self, _call: &Call, _head: ReplyHead) -> Box<dyn Encoder> {
-        todo!()
+
+    fn encoder(&self, _call: &Call, head: ReplyHead) -> Box<dyn Encoder> {
+        Box::new(stream::ResponsesEncoder::new(&head))
     }
-    fn failure(&self, _failure: &Failure) -> Vec<u8> {
-        todo!()
+
+    fn failure(&self, failure: &Failure) -> Vec<u8> {
+        let mut body = Vec::new();
+        openai_error::write(&mut body, failure);
+        body
     }
 }
