@@ -3,6 +3,8 @@
 //! Adding one is one file, its `mod` line and its row in [`ALL`].
 
 mod chat;
+mod fields;
+mod openai_error;
 mod responses;
 pub mod sse;
 

@@ -1,0 +1,122 @@
+//! One message of a request, read.
+
+use bytes::Bytes;
+
+use crate::call::{Content, Failure, Message, Part, Role, Text, ToolCall, ToolKind};
+use crate::wire::fields::{self, At, Fields};
+
+/// The fields of a message that are acted on.
+pub(super) const MESSAGE: [&str; 6] = ["role", "content", "reasoning", "reasoning_content", "tool_calls", "tool_call_id"];
+const PART: [&str; 3] = ["type", "text", "image_url"];
+const IMAGE: [&str; 2] = ["url", "detail"];
+const TOOL_CALL: [&str; 4] = ["id", "type", "function", "custom"];
+const CALLED: [&str; 3] = ["name", "arguments", "input"];
+
+/// Reads a message.
+pub(super) fn read(body: &Bytes, at: &At<'_>, fields: &Fields<'_, { MESSAGE.len() }>) -> Result<Message, Failure> {
+    let role = fields.string(at, "role")?.ok_or_else(|| At::Field(at, "role").invalid("is missing"))?;
+    let role = Role::parse(&role).ok_or_else(|| At::Field(at, "role").invalid(format_args!("is unknown: {role:?}")))?;
+    let mut message = Message::new(role);
+    message.content = read_content(body, at, fields)?;
+    message.rest = fields.rest(at)?;
+    (message.reasoning, message.reasoning_field) = read_reasoning(body, at, fields, &mut message)?;
+    fields.list(at, "tool_calls", &TOOL_CALL, |at, call| {
+        message.tool_calls.push(read_tool_call(body, at, &call)?);
+        Ok(())
+    })?;
+    message.tool_call_id = fields.text(at, "tool_call_id")?;
+    Ok(message)
+}
+
+/// The reasoning and the field that it came in. Clients that were given both fields send both back: then neither is preferred.
+fn read_reasoning(
+    body: &Bytes,
+    at: &At<'_>,
+    fields: &Fields<'_, { MESSAGE.len() }>,
+    message: &mut Message,
+) -> Result<(Option<Text>, Option<&'static str>), Failure> {
+    let mut read = |name: &'static str| -> Result<Option<Text>, Failure> {
+        let Some(value) = fields.value(name) else { return Ok(None) };
+        let text = Text::of(body, value);
+        if text.is_none() {
+            // Some providers put an object here; it is theirs to read.
+            message.rest.push((Text::new(name), fields::keep(body, &At::Field(at, name), value)?));
+        }
+        Ok(text)
+    };
+    Ok(match (read("reasoning")?, read("reasoning_content")?) {
+        (Some(one), Some(other)) if other.is_empty() => (Some(one), Some("reasoning")),
+        (Some(one), Some(other)) if one.is_empty() => (Some(other), Some("reasoning_content")),
+        (Some(one), Some(_)) => (Some(one), None),
+        (Some(one), None) => (Some(one), Some("reasoning")),
+        (None, Some(other)) => (Some(other), Some("reasoning_content")),
+        (None, None) => (None, None),
+    })
+}
+
+fn read_content(body: &Bytes, at: &At<'_>, fields: &Fields<'_, { MESSAGE.len() }>) -> Result<Content, Failure> {
+    let Some(value) = fields.raw("content") else { return Ok(Content::Absent) };
+    let at = &At::Field(at, "content");
+    match value.get().as_bytes().first() {
+        Some(b'n') => Ok(Content::Null),
+        Some(b'"') => Ok(Text::of(body, value).map_or(Content::Null, Content::Text)),
+        Some(b'[') => {
+            let mut parts = Vec::new();
+            let values: Vec<&serde_json::value::RawValue> =
+                serde_json::from_str(value.get()).map_err(|_| fields::wrong(at, "a list of parts", value))?;
+            for (index, value) in values.into_iter().enumerate() {
+                parts.push(read_part(body, &At::Index(at, index), value)?);
+            }
+            Ok(Content::Parts(parts))
+        }
+        _ => Err(fields::wrong(at, "a string, null or a list of parts", value)),
+    }
+}
+
+fn read_part(body: &Bytes, at: &At<'_>, value: &serde_json::value::RawValue) -> Result<Part, Failure> {
+    let part = fields::object(body, value, at, &PART)?;
+    let kind = part.string(at, "type")?.ok_or_else(|| At::Field(at, "type").invalid("is missing"))?;
+    let known = match kind.as_ref() {
+        "text" => Some(Part::Text(part.required_text(at, "text")?)),
+        "image_url" => read_image(body, at, &part)?.map(Part::Image),
+        _ => None,
+    };
+    known.map_or_else(|| fields::keep(body, at, value).map(Part::Opaque), Ok)
+}
+
+/// The string that names an image; `None` for one with more to it (a level of detail) than that.
+fn read_image(body: &Bytes, at: &At<'_>, part: &Fields<'_, { PART.len() }>) -> Result<Option<Text>, Failure> {
+    let Some(value) = part.value("image_url") else { return Err(At::Field(at, "image_url").invalid("is missing")) };
+    if let Some(url) = Text::of(body, value) {
+        return Ok(Some(url));
+    }
+    let at = &At::Field(at, "image_url");
+    let image = fields::object(body, value, at, &IMAGE)?;
+    let url = image.required_text(at, "url")?;
+    let plain = image.string(at, "detail")?.is_none_or(|detail| detail == "auto");
+    Ok(plain.then_some(url))
+}
+
+fn read_tool_call(body: &Bytes, at: &At<'_>, call: &Fields<'_, { TOOL_CALL.len() }>) -> Result<ToolCall, Failure> {
+    let (field, kind, arguments) = match call.string(at, "type")?.as_deref() {
+        Some("custom") => ("custom", ToolKind::Custom, "input"),
+        Some("function") | None => ("function", ToolKind::Function, "arguments"),
+        Some(other) => return Err(At::Field(at, "type").invalid(format_args!("must be function or custom, not {other:?}"))),
+    };
+    let inner_at = &At::Field(at, field);
+    let inner = call.object(at, field, &CALLED)?.ok_or_else(|| inner_at.invalid("is missing"))?;
+    // Some clients send the object itself where its text belongs.
+    let given = inner.value(arguments).map(|value| Text::of(body, value).unwrap_or_else(|| Text::new(value.get())));
+    let arguments = match (kind, given) {
+        // Templates read a function's arguments as JSON, which nothing is not.
+        (ToolKind::Function, given) => given.filter(|text| !text.is_empty()).unwrap_or_else(|| Text::new("{}")),
+        (ToolKind::Custom, given) => given.unwrap_or_else(|| Text::new("")),
+    };
+    Ok(ToolCall {
+        id: call.text(at, "id")?.unwrap_or_else(|| Text::new("")),
+        kind,
+        namespace: None,
+        name: inner.required_text(inner_at, "name")?,
+        arguments,
+    })
+}

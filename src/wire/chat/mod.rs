@@ -1,0 +1,37 @@
+//! Chat completions.
+
+mod message;
+mod reply;
+mod request;
+mod stream;
+
+use bytes::Bytes;
+
+use super::{Encoder, ReplyHead, Wire, openai_error};
+use crate::call::{Call, Failure};
+
+pub(super) struct Chat;
+
+impl Wire for Chat {
+    fn name(&self) -> &'static str {
+        "chat"
+    }
+
+    fn path(&self) -> &'static str {
+        "/chat/completions"
+    }
+
+    fn parse(&self, body: &Bytes) -> Result<Call, Failure> {
+        request::parse(body)
+    }
+
+    fn encoder(&self, call: &Call, head: ReplyHead) -> Box<dyn Encoder> {
+        Box::new(stream::ChatEncoder::new(call.wants, &head))
+    }
+
+    fn failure(&self, failure: &Failure) -> Vec<u8> {
+        let mut body = Vec::new();
+        openai_error::write(&mut body, failure);
+        body
+    }
+}

@@ -1,0 +1,91 @@
+//! The content of an item, read: what a person, a tool or the assistant said.
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+
+use crate::call::{Content, Failure, Part, Raw, Text};
+use crate::wire::fields::{self, At, Fields};
+
+const PART: [&str; 8] = ["type", "text", "refusal", "image_url", "detail", "file_id", "file_data", "filename"];
+
+/// Reads a string or a list of parts. One part of text alone becomes a string: templates that know no parts take that.
+pub(super) fn read(body: &Bytes, at: &At<'_>, value: &RawValue) -> Result<Content, Failure> {
+    match value.get().as_bytes().first() {
+        Some(b'"') => Ok(Text::of(body, value).map_or(Content::Null, Content::Text)),
+        Some(b'[') => {
+            let values: Vec<&RawValue> =
+                serde_json::from_str(value.get()).map_err(|_| fields::wrong(at, "a list of parts", value))?;
+            let mut parts = Vec::with_capacity(values.len());
+            for (index, value) in values.into_iter().enumerate() {
+                parts.push(read_part(body, &At::Index(at, index), value)?);
+            }
+            Ok(match parts.as_slice() {
+                [] => Content::Text(Text::new("")),
+                [Part::Text(text)] => Content::Text(text.clone()),
+                _ => Content::Parts(parts),
+            })
+        }
+        Some(b'n') => Ok(Content::Text(Text::new(""))),
+        _ => Err(fields::wrong(at, "a string or a list of parts", value)),
+    }
+}
+
+/// The texts of a content, in order.
+pub(super) fn texts(content: &Content) -> Vec<Text> {
+    match content {
+        Content::Absent | Content::Null => Vec::new(),
+        Content::Text(text) => vec![text.clone()],
+        Content::Parts(parts) => parts
+            .iter()
+            .filter_map(|part| match part {
+                Part::Text(text) => Some(text.clone()),
+                _ => None,
+            })
+            .collect(),
+    }
+}
+
+/// Joins texts without decoding them; `between` is escaped text.
+pub(super) fn join(texts: &[Text], between: &[u8]) -> Option<Text> {
+    match texts {
+        [] => None,
+        [text] => Some(text.clone()),
+        _ => Some(Text::from_inner(&texts.iter().map(Text::inner).collect::<Vec<_>>().join(between))),
+    }
+}
+
+fn read_part(body: &Bytes, at: &At<'_>, value: &RawValue) -> Result<Part, Failure> {
+    let part = fields::object(body, value, at, &PART)?;
+    let kind = part.string(at, "type")?.ok_or_else(|| At::Field(at, "type").invalid("is missing"))?;
+    match kind.as_ref() {
+        "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text" => {
+            part.required_text(at, "text").map(Part::Text)
+        }
+        "refusal" => part.required_text(at, "refusal").map(Part::Text),
+        "input_image" => read_image(at, &part),
+        "input_file" => read_file(at, &part),
+        // The policy may know it; we need not.
+        _ => fields::keep(body, at, value).map(Part::Opaque),
+    }
+}
+
+fn read_image(at: &At<'_>, part: &Fields<'_, { PART.len() }>) -> Result<Part, Failure> {
+    let Some(url) = part.text(at, "image_url")? else {
+        return Err(At::Field(at, "image_url").invalid("is missing: files are not kept, send the image as a data URL"));
+    };
+    match part.string(at, "detail")? {
+        Some(detail) if detail != "auto" => {
+            let image = serde_json::json!({ "url": url.decode(), "detail": detail });
+            Ok(Part::Opaque(Raw::from_value(&serde_json::json!({ "type": "image_url", "image_url": image }))))
+        }
+        _ => Ok(Part::Image(url)),
+    }
+}
+
+fn read_file(at: &At<'_>, part: &Fields<'_, { PART.len() }>) -> Result<Part, Failure> {
+    let Some(data) = part.string(at, "file_data")? else {
+        return Err(At::Field(at, "file_data").invalid("is missing: files are not kept, send the data itself"));
+    };
+    let file = serde_json::json!({ "filename": part.string(at, "filename")?, "file_data": data });
+    Ok(Part::Opaque(Raw::from_value(&serde_json::json!({ "type": "file", "file": file }))))
+}

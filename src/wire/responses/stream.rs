@@ -1,0 +1,335 @@
+//! A reply, written as events.
+//!
+//! Codex keeps an item, and runs its tool, as soon as it is done, whatever comes after. So the end of every item but reasoning's
+//! waits for [`Encoder::finish`], which is called once the reply is recorded.
+
+use std::io::Write;
+
+use super::reply::{self, Objects, PartKind, Status};
+use crate::call::{Event, Failure, FailureKind, Reply, Text, ToolKind, ToolStart, quote};
+use crate::wire::{Encoder, ReplyHead};
+
+/// Writes one reply.
+pub(super) struct ResponsesEncoder {
+    objects: Objects,
+    /// The number of the next event.
+    sequence: u64,
+    begun: bool,
+    /// The items in the order of the output; their places in it are their indexes here.
+    items: Vec<Item>,
+    /// The reasoning item that still grows.
+    reasoning: Option<usize>,
+    message: Option<usize>,
+    /// By the index of the tool call.
+    tools: Vec<Option<usize>>,
+}
+
+enum Item {
+    /// Its id and its text so far, escaped. Pieces of reasoning that come after something else are an item of their own.
+    Reasoning(String, Vec<u8>),
+    Message(String, Vec<PartKind>),
+    /// Its id, and the tool call's index.
+    Tool(String, u32, ToolStart),
+}
+
+impl ResponsesEncoder {
+    pub(super) fn new(head: &ReplyHead) -> Self {
+        Self {
+            objects: Objects::new(head),
+            sequence: 0,
+            begun: false,
+            items: Vec::new(),
+            reasoning: None,
+            message: None,
+            tools: Vec::new(),
+        }
+    }
+
+    /// Writes an event up to the fields of its own.
+    fn open(&mut self, out: &mut Vec<u8>, name: &str) {
+        let sequence = self.sequence;
+        self.sequence += 1;
+        for piece in ["event: response.", name, "\ndata: {\"type\":\"response.", name, "\",\"sequence_number\":"] {
+            out.extend_from_slice(piece.as_bytes());
+        }
+        let _ = write!(out, "{sequence}");
+    }
+
+    fn close(out: &mut Vec<u8>) {
+        out.extend_from_slice(b"}\n\n");
+    }
+
+    /// Writes an event about the response as a whole.
+    fn life_cycle(&mut self, out: &mut Vec<u8>, name: &str, write: impl FnOnce(&Objects, &mut Vec<u8>)) {
+        self.open(out, name);
+        out.extend_from_slice(b",\"response\":");
+        write(&self.objects, out);
+        Self::close(out);
+    }
+
+    /// Writes an event that carries a whole item.
+    fn item_event(&mut self, out: &mut Vec<u8>, name: &str, place: usize, item: &[u8]) {
+        self.open(out, name);
+        let _ = write!(out, ",\"output_index\":{place},\"item\":");
+        out.extend_from_slice(item);
+        Self::close(out);
+    }
+
+    /// Writes an event about a piece of an item. `index` names the piece, where there can be several.
+    fn piece_event(&mut self, out: &mut Vec<u8>, name: &str, place: usize, index: Option<usize>, fields: &[&[u8]]) {
+        self.open(out, name);
+        let id = match &self.items[place] {
+            Item::Reasoning(id, _) | Item::Message(id, _) | Item::Tool(id, ..) => id.as_bytes(),
+        };
+        out.extend_from_slice(b",\"item_id\":\"");
+        out.extend_from_slice(id);
+        let _ = write!(out, "\",\"output_index\":{place}");
+        if let Some(index) = index {
+            let _ = write!(out, ",\"content_index\":{index}");
+        }
+        fields.iter().for_each(|field| out.extend_from_slice(field));
+        Self::close(out);
+    }
+
+    fn add(&mut self, out: &mut Vec<u8>, item: Item, written: &[u8]) -> usize {
+        let place = self.items.len();
+        self.items.push(item);
+        self.item_event(out, "output_item.added", place, written);
+        place
+    }
+
+    fn reason(&mut self, piece: &Text, out: &mut Vec<u8>) {
+        let place = self.reasoning.unwrap_or_else(|| {
+            let id = self.objects.item_id("rs", self.items.len());
+            let mut written = Vec::new();
+            reply::write_reasoning(&mut written, &id, None);
+            self.add(out, Item::Reasoning(id, Vec::new()), &written)
+        });
+        self.reasoning = Some(place);
+        if let Item::Reasoning(_, text) = &mut self.items[place] {
+            text.extend_from_slice(piece.inner());
+        }
+        self.piece_event(out, "reasoning_text.delta", place, Some(0), &[b",\"delta\":", piece.literal()]);
+    }
+
+    /// Ends the reasoning; its item may be done before the reply is recorded, since nobody acts on it.
+    fn end_reasoning(&mut self, out: &mut Vec<u8>) {
+        let Some(place) = self.reasoning.take() else { return };
+        let Item::Reasoning(id, text) = &self.items[place] else { return };
+        let text = Text::from_inner(text);
+        let mut written = Vec::new();
+        reply::write_reasoning(&mut written, id, Some(&text));
+        self.piece_event(out, "reasoning_text.done", place, Some(0), &[b",\"text\":", text.literal()]);
+        self.item_event(out, "output_item.done", place, &written);
+    }
+
+    fn say(&mut self, kind: PartKind, piece: &Text, out: &mut Vec<u8>) {
+        self.end_reasoning(out);
+        let place = self.message.unwrap_or_else(|| {
+            let id = self.objects.item_id("msg", self.items.len());
+            let mut written = Vec::new();
+            reply::write_message(&mut written, &id, "in_progress", &[]);
+            self.add(out, Item::Message(id, Vec::new()), &written)
+        });
+        self.message = Some(place);
+        let Item::Message(_, parts) = &mut self.items[place] else { return };
+        let known = parts.iter().position(|known| *known == kind);
+        let index = known.unwrap_or(parts.len());
+        if known.is_none() {
+            parts.push(kind);
+            let mut part = b",\"part\":".to_vec();
+            reply::write_part(&mut part, kind, &Text::new(""));
+            self.piece_event(out, "content_part.added", place, Some(index), &[&part]);
+        }
+        let (name, end): (_, &[u8]) = match kind {
+            PartKind::Text => ("output_text.delta", b",\"logprobs\":[]"),
+            PartKind::Refusal => ("refusal.delta", b""),
+        };
+        self.piece_event(out, name, place, Some(index), &[b",\"delta\":", piece.literal(), end]);
+    }
+
+    fn start_tool(&mut self, index: u32, tool: &ToolStart, out: &mut Vec<u8>) {
+        self.end_reasoning(out);
+        let id = self.objects.item_id(reply::tool_prefix(tool.kind), self.items.len());
+        let mut written = Vec::new();
+        reply::write_tool(&mut written, &id, "in_progress", tool, b"\"\"");
+        let place = self.add(out, Item::Tool(id, index, tool.clone()), &written);
+        let index = index as usize;
+        if self.tools.len() <= index {
+            self.tools.resize(index + 1, None);
+        }
+        self.tools[index] = Some(place);
+    }
+
+    fn feed_tool(&mut self, place: usize, fragment: &[u8], out: &mut Vec<u8>) {
+        let Item::Tool(_, _, tool) = &self.items[place] else { return };
+        let name = match tool.kind {
+            ToolKind::Function => "function_call_arguments.delta",
+            ToolKind::Custom => "custom_tool_call_input.delta",
+        };
+        self.piece_event(out, name, place, None, &[b",\"delta\":", fragment]);
+    }
+
+    fn end_message(&mut self, place: usize, reply: &Reply, status: Status, out: &mut Vec<u8>) -> Vec<u8> {
+        let Item::Message(id, kinds) = &self.items[place] else { return Vec::new() };
+        let empty = Text::new("");
+        let text = |kind: &PartKind| match kind {
+            PartKind::Text => (*kind, reply.text.as_ref().unwrap_or(&empty)),
+            PartKind::Refusal => (*kind, reply.refusal.as_ref().unwrap_or(&empty)),
+        };
+        let parts: Vec<_> = kinds.iter().map(text).collect();
+        let mut written = Vec::new();
+        reply::write_message(&mut written, id, status.name(), &parts);
+        for (index, (kind, text)) in parts.into_iter().enumerate() {
+            let mut part = b",\"part\":".to_vec();
+            reply::write_part(&mut part, kind, text);
+            let literal = text.literal();
+            let (name, fields): (_, &[&[u8]]) = match kind {
+                PartKind::Text => ("output_text.done", &[b",\"text\":", literal, b",\"logprobs\":[]"]),
+                PartKind::Refusal => ("refusal.done", &[b",\"refusal\":", literal]),
+            };
+            self.piece_event(out, name, place, Some(index), fields);
+            self.piece_event(out, "content_part.done", place, Some(index), &[&part]);
+        }
+        self.item_event(out, "output_item.done", place, &written);
+        written
+    }
+
+    fn end_tool(&mut self, place: usize, reply: &Reply, status: Status, out: &mut Vec<u8>) -> Vec<u8> {
+        let Item::Tool(id, index, tool) = &self.items[place] else { return Vec::new() };
+        let (id, tool) = (id.clone(), tool.clone());
+        let arguments = reply.tool_calls.get(*index as usize).map(|call| call.arguments.clone());
+        let given = arguments.unwrap_or_else(|| Text::new(""));
+        let cut = matches!(status, Status::Incomplete(_)) && is_cut(&tool, &given, place + 1 == self.items.len());
+        let arguments = if tool.kind == ToolKind::Function && given.is_empty() && !cut { Text::new("{}") } else { given.clone() };
+        let mut written = Vec::new();
+        let item_status = if cut { "incomplete" } else { "completed" };
+        reply::write_tool(&mut written, &id, item_status, &tool, arguments.literal());
+        if cut {
+            // Whoever is told that it is done runs it.
+            return written;
+        }
+        if arguments != given {
+            self.feed_tool(place, arguments.literal(), out);
+        }
+        let (name, field): (_, &[u8]) = match tool.kind {
+            ToolKind::Function => ("function_call_arguments.done", b",\"arguments\":"),
+            ToolKind::Custom => ("custom_tool_call_input.done", b",\"input\":"),
+        };
+        let named: &[&[u8]] = &[field, arguments.literal(), b",\"name\":", tool.name.literal()];
+        self.piece_event(out, name, place, None, if tool.kind == ToolKind::Function { named } else { &named[..2] });
+        self.item_event(out, "output_item.done", place, &written);
+        written
+    }
+
+    /// Ends all items; gives them joined by commas.
+    fn end_items(&mut self, reply: &Reply, status: Status, out: &mut Vec<u8>) -> Vec<u8> {
+        self.end_reasoning(out);
+        let mut output = Vec::new();
+        for place in 0..self.items.len() {
+            if place > 0 {
+                output.push(b',');
+            }
+            let written = match &self.items[place] {
+                Item::Reasoning(id, text) => {
+                    let mut written = Vec::new();
+                    reply::write_reasoning(&mut written, id, Some(&Text::from_inner(text)));
+                    written
+                }
+                Item::Message(..) => self.end_message(place, reply, status, out),
+                Item::Tool(..) => self.end_tool(place, reply, status, out),
+            };
+            output.extend_from_slice(&written);
+        }
+        output
+    }
+}
+
+/// Tells whether a tool call of a reply that was cut is cut itself.
+fn is_cut(tool: &ToolStart, arguments: &Text, is_last: bool) -> bool {
+    match tool.kind {
+        ToolKind::Function => serde_json::from_str::<serde::de::IgnoredAny>(&arguments.decode()).is_err(),
+        ToolKind::Custom => is_last,
+    }
+}
+
+impl Encoder for ResponsesEncoder {
+    fn begin(&mut self, out: &mut Vec<u8>) {
+        if std::mem::replace(&mut self.begun, true) {
+            return;
+        }
+        for name in ["created", "in_progress"] {
+            self.life_cycle(out, name, |objects, out| objects.response(out, Status::InProgress, b"", None, b"null"));
+        }
+    }
+
+    fn event(&mut self, event: &Event, out: &mut Vec<u8>) {
+        match event {
+            Event::Text(piece) if !piece.is_empty() => self.say(PartKind::Text, piece, out),
+            Event::Refusal(piece) if !piece.is_empty() => self.say(PartKind::Refusal, piece, out),
+            Event::Reasoning(piece) if !piece.is_empty() => self.reason(piece, out),
+            Event::ToolStart { index, tool } => self.start_tool(*index, tool, out),
+            Event::ToolArguments { index, fragment } if !fragment.is_empty() => {
+                if let Some(Some(place)) = self.tools.get(*index as usize) {
+                    self.feed_tool(*place, fragment.literal(), out);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn ping(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b": ping\n\n");
+    }
+
+    fn finish(&mut self, reply: &Reply, out: &mut Vec<u8>) {
+        self.begin(out);
+        let status = Status::of(reply.finish);
+        let output = self.end_items(reply, status, out);
+        let usage = reply.usage.as_ref();
+        self.life_cycle(out, status.name(), |objects, out| objects.response(out, status, &output, usage, b"null"));
+    }
+
+    fn fail(&mut self, failure: &Failure, out: &mut Vec<u8>) {
+        self.begin(out);
+        let mut error = format!("{{\"code\":\"{}\",\"message\":", code(failure.kind)).into_bytes();
+        quote(&mut error, &failure.message);
+        error.push(b'}');
+        self.life_cycle(out, "failed", |objects, out| objects.response(out, Status::Failed, b"", None, &error));
+    }
+
+    fn whole(&mut self, reply: &Reply, out: &mut Vec<u8>) {
+        let unseen = &mut Vec::new();
+        for event in reply_events(reply) {
+            self.event(&event, unseen);
+            unseen.clear();
+        }
+        let status = Status::of(reply.finish);
+        let output = self.end_items(reply, status, unseen);
+        self.objects.response(out, status, &output, reply.usage.as_ref(), b"null");
+    }
+}
+
+/// The fewest events that a reply can be.
+fn reply_events(reply: &Reply) -> impl Iterator<Item = Event> {
+    let said = [
+        reply.reasoning.clone().map(Event::Reasoning),
+        reply.text.clone().map(Event::Text),
+        reply.refusal.clone().map(Event::Refusal),
+    ];
+    let tools = reply.tool_calls.iter().zip(0..).map(|(call, index)| Event::ToolStart {
+        index,
+        tool: ToolStart { id: call.id.clone(), kind: call.kind, namespace: call.namespace.clone(), name: call.name.clone() },
+    });
+    said.into_iter().flatten().chain(tools.collect::<Vec<_>>())
+}
+
+/// The code of a failure inside a stream; Codex tells by it whether to try again.
+fn code(kind: FailureKind) -> &'static str {
+    match kind {
+        FailureKind::RateLimited => "rate_limit_exceeded",
+        FailureKind::ContextOverflow => "context_length_exceeded",
+        FailureKind::Invalid | FailureKind::Refused | FailureKind::TooLarge => "invalid_prompt",
+        _ => "server_error",
+    }
+}

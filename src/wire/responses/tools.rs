@@ -1,0 +1,127 @@
+//! Tools: functions, custom tools, and groups of both (namespaces). Those that OpenAI's servers run themselves are dropped, with
+//! a note.
+
+use crate::call::{Failure, Raw, Text, Tool, ToolChoice, ToolKind};
+use crate::wire::fields::{self, At, Fields};
+
+const TOOL: [&str; 7] = ["type", "name", "description", "parameters", "strict", "format", "tools"];
+const FORMAT: [&str; 3] = ["type", "syntax", "definition"];
+const CHOICE: [&str; 5] = ["type", "name", "namespace", "mode", "tools"];
+
+type ToolFields<'de> = Fields<'de, { TOOL.len() }>;
+
+/// Reads the list of tools called `name`.
+pub(super) fn read<const N: usize>(
+    at: &At<'_>,
+    fields: &Fields<'_, N>,
+    name: &str,
+    tools: &mut Vec<Tool>,
+    notes: &mut Vec<String>,
+) -> Result<(), Failure> {
+    fields.list(at, name, &TOOL, |at, tool| {
+        if tool.string(at, "type")?.as_deref() != Some("namespace") {
+            return read_tool(at, &tool, None, tools, notes);
+        }
+        let namespace = tool.required_text(at, "name")?;
+        tool.list(at, "tools", &TOOL, |at, tool| read_tool(at, &tool, Some(&namespace), tools, notes))
+    })
+}
+
+/// Adds tools; of two with one name the first stays.
+pub(super) fn add(tools: &mut Vec<Tool>, more: Vec<Tool>) {
+    for tool in more {
+        if !tools.iter().any(|known| known.name == tool.name && known.namespace == tool.namespace) {
+            tools.push(tool);
+        }
+    }
+}
+
+fn read_tool(
+    at: &At<'_>,
+    tool: &ToolFields<'_>,
+    namespace: Option<&Text>,
+    tools: &mut Vec<Tool>,
+    notes: &mut Vec<String>,
+) -> Result<(), Failure> {
+    let kind = match tool.string(at, "type")?.as_deref() {
+        Some("function") => ToolKind::Function,
+        Some("custom") => ToolKind::Custom,
+        Some(other) => {
+            notes.push(format!("dropped the tool {other}: it runs on its provider's own servers"));
+            return Ok(());
+        }
+        None => return Err(At::Field(at, "type").invalid("is missing")),
+    };
+    let description = tool.text(at, "description")?;
+    let (description, parameters) = match kind {
+        ToolKind::Function => (description, tool.keep(at, "parameters")?),
+        ToolKind::Custom => (describe_grammar(at, tool, description)?, None),
+    };
+    let strict = tool.read::<bool>(at, "strict", "a boolean")?;
+    let tool = Tool {
+        kind,
+        namespace: namespace.cloned(),
+        name: tool.required_text(at, "name")?,
+        description,
+        parameters,
+        rest: strict.map(|strict| (Text::new("strict"), Raw::from_value(&strict))).into_iter().collect(),
+    };
+    add(tools, vec![tool]);
+    Ok(())
+}
+
+/// Policies are offered a custom tool as a function, which has no grammar: the model must be told it to be able to keep to it.
+fn describe_grammar(at: &At<'_>, tool: &ToolFields<'_>, description: Option<Text>) -> Result<Option<Text>, Failure> {
+    let Some(format) = tool.object(at, "format", &FORMAT)? else { return Ok(description) };
+    let at = &At::Field(at, "format");
+    let Some(definition) = format.string(at, "definition")? else { return Ok(description) };
+    let syntax = format.string(at, "syntax")?.unwrap_or_default();
+    let before = description.as_ref().map(Text::decode).unwrap_or_default();
+    Ok(Some(Text::new(&format!("{before}\n\nThe input must fit this {syntax} grammar:\n{definition}"))))
+}
+
+/// Reads the choice of a tool; of a list of allowed ones, the others are taken out of `tools`.
+pub(super) fn read_choice<const N: usize>(
+    at: &At<'_>,
+    fields: &Fields<'_, N>,
+    tools: &mut Vec<Tool>,
+    notes: &mut Vec<String>,
+) -> Result<Option<ToolChoice>, Failure> {
+    let Some(value) = fields.value("tool_choice") else { return Ok(None) };
+    let here = &At::Field(at, "tool_choice");
+    if let Some(name) = fields::string(value) {
+        return mode(here, &name).map(Some);
+    }
+    let Some(choice) = fields.object(at, "tool_choice", &CHOICE)? else { return Ok(None) };
+    let kind = choice.string(here, "type")?;
+    match kind.as_deref() {
+        Some("function" | "custom") => {
+            Ok(Some(ToolChoice::Named { namespace: choice.text(here, "namespace")?, name: choice.required_text(here, "name")? }))
+        }
+        Some("allowed_tools") => {
+            let mut names = Vec::new();
+            choice.list(here, "tools", &CHOICE, |at, tool| {
+                // Hosted tools have no name, and are not offered anyway.
+                names.extend(tool.string(at, "name")?);
+                Ok(())
+            })?;
+            tools.retain(|tool| names.iter().any(|name| *name == tool.name.decode()));
+            let chosen = choice.string(here, "mode")?;
+            mode(&At::Field(here, "mode"), chosen.as_deref().unwrap_or("auto")).map(Some)
+        }
+        Some(other) => {
+            notes.push(format!("the choice of the tool {other} became auto: it is not offered"));
+            Ok(Some(ToolChoice::Auto))
+        }
+        None => Err(At::Field(here, "type").invalid("is missing")),
+    }
+}
+
+fn mode(at: &At<'_>, name: &str) -> Result<ToolChoice, Failure> {
+    match name {
+        "auto" => Ok(ToolChoice::Auto),
+        "none" => Ok(ToolChoice::None),
+        "required" => Ok(ToolChoice::Required),
+        other => Err(at.invalid(format_args!("must be auto, none, required or a tool, not {other:?}"))),
+    }
+}
