@@ -1,9 +1,131 @@
 //! The `[policies.NAME]` section.
 
-use serde::Deserialize;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::call::{LogprobKind, Sampling};
 
 /// One policy's settings.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-#[derive(Default)]
-pub struct PolicyConfig {}
+pub struct PolicyConfig {
+    /// What the server is; `auto` asks it.
+    pub kind: PolicyKind,
+    /// The server's address, with or without `/v1` at its end.
+    pub url: String,
+    /// The model's name at the server; without one, the first that the server names.
+    pub model: Option<String>,
+    /// The environment variable that holds the server's key.
+    pub api_key_env: Option<String>,
+    /// How token ids are had.
+    pub tokens: TokenMode,
+    /// Sampling that stands whatever a client asks for.
+    pub sampling: Sampling,
+    /// The most tokens of prompt and reply together; without it, what the server says.
+    pub context_window: Option<u64>,
+    /// Calls to this policy may be trained on.
+    pub train: bool,
+    /// Seconds for which trouble before a reply's first byte is retried.
+    pub retry_s: u64,
+    /// Seconds to wait for a connection.
+    pub connect_timeout_s: u64,
+    /// Seconds to wait for a reply's first byte.
+    pub first_byte_timeout_s: u64,
+    /// Seconds to wait for the next byte of a reply.
+    pub idle_timeout_s: u64,
+    /// What the server's log-probabilities are of, where it differs from its kind's default (`raw`).
+    pub logprobs: Option<Logprobs>,
+    /// The weights' version, where the server doesn't tell it.
+    pub version: Option<String>,
+    /// The largest event of a stream, in bytes.
+    pub max_event_bytes: usize,
+}
+
+impl Default for PolicyConfig {
+    fn default() -> Self {
+        Self {
+            kind: PolicyKind::Auto,
+            url: "http://127.0.0.1:8000".to_owned(),
+            model: None,
+            api_key_env: None,
+            tokens: TokenMode::Server,
+            sampling: Sampling::default(),
+            context_window: None,
+            train: true,
+            retry_s: 60,
+            connect_timeout_s: 10,
+            first_byte_timeout_s: 600,
+            idle_timeout_s: 300,
+            logprobs: None,
+            version: None,
+            max_event_bytes: 32 << 20,
+        }
+    }
+}
+
+impl PolicyConfig {
+    pub(super) fn first_byte_timeout(&self) -> Duration {
+        Duration::from_secs(self.first_byte_timeout_s)
+    }
+
+    pub(super) fn idle_timeout(&self) -> Duration {
+        Duration::from_secs(self.idle_timeout_s)
+    }
+
+    pub(super) fn logprob_kind(&self) -> LogprobKind {
+        match self.logprobs {
+            Some(Logprobs::Processed) => LogprobKind::Processed,
+            Some(Logprobs::Raw) | None => LogprobKind::Raw,
+        }
+    }
+}
+
+/// What a policy's server is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PolicyKind {
+    /// The server is asked, again later if it does not answer at start.
+    #[default]
+    Auto,
+    Vllm,
+    Llamacpp,
+    /// Any other server that speaks chat completions.
+    Openai,
+}
+
+/// How a policy's token ids are had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TokenMode {
+    /// By the server's own switch.
+    #[default]
+    Server,
+    /// Token in, token out.
+    Exact,
+    /// Not asked for.
+    Off,
+}
+
+/// What a server's log-probabilities are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Logprobs {
+    /// The model's own distribution.
+    Raw,
+    /// The distribution that tokens are drawn from.
+    Processed,
+}
+
+/// Why a policy can't be made of its settings.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("policy {name}: url {url:?} is not an http or https address")]
+    Url { name: String, url: String },
+    #[error("policy {name}: tokens = \"exact\" comes later, use \"server\" or \"off\"")]
+    Exact { name: String },
+    #[error("policy {name}: the api key can't be sent in a header")]
+    ApiKey { name: String },
+    #[error("policy {name}: could not make an http client")]
+    Client { name: String, source: reqwest::Error },
+}

@@ -1,15 +1,43 @@
 //! Model servers. Each kind is one file; all of them answer a [`Call`] with a stream of [`Event`]s and a [`Capture`].
 
+mod answer;
+mod attempt;
+mod body;
+mod capture;
+mod chunk;
 mod config;
+mod decode;
+mod http;
+mod kind;
+mod limit;
+mod llamacpp;
+mod names;
+mod probe;
+mod refusal;
+mod server;
+#[cfg(test)]
+mod stub;
+mod tools;
+mod version;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use secrecy::SecretString;
 
 use crate::call::{Call, Capture, Event, Failure, Reply, Sampling, WeightVersion};
 
-pub use config::PolicyConfig;
+pub use config::{ConfigError, Logprobs, PolicyConfig, PolicyKind, TokenMode};
+
+/// Makes the policy called `name`. Nothing is sent yet: the server is asked what it is when it is first needed, and again
+/// until it answers.
+///
+/// # Errors
+/// If the settings are not a policy's.
+pub fn connect(name: &str, config: &PolicyConfig, api_key: Option<&SecretString>) -> Result<Arc<dyn Policy>, ConfigError> {
+    Ok(Arc::new(server::Server::new(name, config, api_key)?))
+}
 
 /// A named model server.
 #[async_trait]
@@ -72,6 +100,11 @@ pub trait Answer: Send {
 
     /// After the end: what is known of the reply's tokens, checked against the server's own counts. May ask the server.
     async fn capture(&mut self, reply: &Reply) -> Captured;
+
+    /// What was really sent, and all notes, where that is not what was prepared; to be asked at the end.
+    fn amended(&self) -> Option<Prepared> {
+        None
+    }
 }
 
 /// What [`Answer::capture`] found.

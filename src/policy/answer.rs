@@ -1,0 +1,103 @@
+//! A reply on its way: bytes in, events out, and at the end what its tokens are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use reqwest::Response;
+
+use super::capture::{self, Claim};
+use super::decode::Decoder;
+use super::http::{Http, HttpError, next_chunk};
+use super::kind::Dialect;
+use super::llamacpp::Prompt;
+use super::version::Versions;
+use super::{Answer, Captured, Prepared};
+use crate::call::{Capture, Event, Failure, FailureKind, LogprobKind, Reply};
+
+/// How long the end of a connection's answer is waited for after the stream said that it is over, so that the connection can
+/// serve again.
+const TAIL: Duration = Duration::from_millis(10);
+
+/// Where the bytes come from.
+pub(super) enum Source {
+    Stream { response: Response, first: Option<Bytes> },
+    Whole(Option<Bytes>),
+}
+
+/// A reply that has begun.
+pub(super) struct Reading {
+    pub http: Arc<Http>,
+    pub versions: Arc<Versions>,
+    pub dialect: Dialect,
+    pub source: Source,
+    pub decoder: Decoder,
+    pub prompt: Prompt,
+    pub logprob_kind: LogprobKind,
+    pub prepared: Prepared,
+    /// What was sent is not what was prepared.
+    pub changed: bool,
+}
+
+#[async_trait]
+impl Answer for Reading {
+    async fn next(&mut self, events: &mut Vec<Event>) -> Result<Option<Bytes>, Failure> {
+        let (response, first) = match &mut self.source {
+            Source::Whole(body) => {
+                let Some(body) = body.take() else { return Ok(None) };
+                self.decoder.whole(&body, events)?;
+                return Ok(Some(body));
+            }
+            Source::Stream { response, first } => (response, first.take()),
+        };
+        if self.decoder.is_done() {
+            // What still comes is the end of the answer's framing; nobody reads on after `[DONE]`.
+            let tail = tokio::time::timeout(TAIL, response.chunk()).await;
+            return Ok(tail.ok().and_then(Result::ok).flatten());
+        }
+        let chunk = match first {
+            Some(first) => Some(first),
+            None => self.prompt.beside(next_chunk(response, self.http.idle)).await.map_err(broken)?,
+        };
+        match &chunk {
+            Some(bytes) => self.decoder.push(bytes, events)?,
+            None => self.decoder.finish(events)?,
+        }
+        Ok(chunk)
+    }
+
+    async fn capture(&mut self, reply: &Reply) -> Captured {
+        let version = self.versions.current(&self.http).await;
+        let constrained = capture::asks_constrained(&self.prepared.call) || self.decoder.grammar_held(reply);
+        if let Some(reason) = self.dialect.blind() {
+            let capture = Capture { reason: Some(reason.to_owned()), constrained, ..Capture::default() };
+            return Captured { capture, version, prompt_raw: Bytes::new() };
+        }
+        let (prompt, prompt_raw) = match self.prompt.answer().await {
+            Some(known) => (known.ids.clone(), known.raw.clone()),
+            None => {
+                let ids = reply.prompt_ids.clone();
+                (ids.ok_or_else(|| "the server gave no prompt ids".to_owned()), Bytes::new())
+            }
+        };
+        let claim = Claim { prompt, logprob_kind: self.logprob_kind, constrained };
+        Captured { capture: capture::check(claim, reply), version, prompt_raw }
+    }
+
+    fn amended(&self) -> Option<Prepared> {
+        if !self.changed && self.decoder.notes.is_empty() {
+            return None;
+        }
+        let mut prepared = self.prepared.clone();
+        prepared.notes.extend_from_slice(&self.decoder.notes);
+        Some(prepared)
+    }
+}
+
+fn broken(error: HttpError) -> Failure {
+    match error {
+        HttpError::Silent(_) => Failure::new(FailureKind::TimedOut, format!("the reply stalled: {error}")),
+        _ => Failure::new(FailureKind::Cut, format!("the reply broke off: {error}")),
+    }
+}

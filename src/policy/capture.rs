@@ -1,0 +1,129 @@
+//! What is known of a reply's tokens, checked against the server's own counts.
+
+use crate::call::{Call, Capture, CaptureLevel, LogprobKind, Reply, ToolChoice};
+
+/// What a policy knows of a reply's tokens.
+pub(super) struct Claim {
+    /// The prompt's ids, or why they are not known.
+    pub prompt: Result<Vec<u32>, String>,
+    pub logprob_kind: LogprobKind,
+    pub constrained: bool,
+}
+
+/// Checks the ids and log-probabilities of a reply. Nothing is padded or guessed: what does not add up is said in numbers.
+pub(super) fn check(claim: Claim, reply: &Reply) -> Capture {
+    let Claim { prompt, logprob_kind, constrained } = claim;
+    let at = |level, reason| Capture { level, reason, constrained, logprob_kind, ..Capture::default() };
+    let text = |reason: String| at(CaptureLevel::Text, Some(reason));
+    let prompt_ids = match prompt {
+        Ok(ids) => ids,
+        Err(reason) => return text(reason),
+    };
+    let Some(usage) = reply.usage else {
+        return text("the server gave no usage to check the ids against".to_owned());
+    };
+    let (ids, logprobs) = (&reply.tokens.ids, &reply.tokens.logprobs);
+    if prompt_ids.len() as u64 != usage.prompt_tokens {
+        return text(format!("{} prompt ids, but the server counted {} tokens", prompt_ids.len(), usage.prompt_tokens));
+    }
+    if ids.len() as u64 != usage.completion_tokens {
+        return text(format!("{} completion ids, but the server counted {} tokens", ids.len(), usage.completion_tokens));
+    }
+    let completion_ids = ids.clone();
+    if logprobs.len() != ids.len() {
+        let reason = format!("{} log-probabilities for {} completion ids", logprobs.len(), ids.len());
+        return Capture { prompt_ids, completion_ids, ..at(CaptureLevel::Ids, Some(reason)) };
+    }
+    if let Some(at_index) = logprobs.iter().position(|logprob| !logprob.is_finite() || *logprob > 0.0) {
+        let reason = format!("log-probability {} of token {at_index} is none", logprobs[at_index]);
+        return Capture { prompt_ids, completion_ids, ..at(CaptureLevel::Ids, Some(reason)) };
+    }
+    Capture { prompt_ids, completion_ids, logprobs: logprobs.clone(), ..at(CaptureLevel::Full, None) }
+}
+
+/// Fields of chat completions, beside the neutral call's own, that make a server draw from fewer tokens than the model's
+/// distribution has, so that the model's log-probabilities are not the ones that were drawn with.
+const CONSTRAINING: [&str; 11] = [
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "grammar",
+    "json_schema",
+    "logit_bias",
+    "bad_words",
+    "allowed_token_ids",
+    "min_tokens",
+];
+
+/// Whether a call asks for tokens under a grammar.
+pub(super) fn asks_constrained(call: &Call) -> bool {
+    let forced = matches!(call.tool_choice, Some(ToolChoice::Required | ToolChoice::Named { .. })) && !call.tools.is_empty();
+    let formatted = call.response_format.as_ref().is_some_and(|format| {
+        #[derive(serde::Deserialize)]
+        struct Format<'a> {
+            #[serde(borrow, rename = "type")]
+            kind: std::borrow::Cow<'a, str>,
+        }
+        format.as_str() != "null" && format.read::<Format>().map_or(true, |format| format.kind != "text")
+    });
+    let nothing = |raw: &str| matches!(raw, "null" | "{}" | "[]" | "0" | "\"\"");
+    let by_rest = || call.rest.iter().any(|(name, value)| CONSTRAINING.contains(&&*name.decode()) && !nothing(value.as_str()));
+    forced || formatted || by_rest()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::{Raw, Text, Tokens, Usage};
+    use crate::policy::stub::call;
+
+    fn reply(ids: &[u32], logprobs: &[f64], completion_tokens: u64) -> Reply {
+        Reply {
+            tokens: Tokens { ids: ids.to_vec(), logprobs: logprobs.to_vec() },
+            usage: Some(Usage { prompt_tokens: 2, completion_tokens, ..Usage::default() }),
+            ..Reply::default()
+        }
+    }
+
+    fn checked(prompt: Result<Vec<u32>, String>, reply: &Reply) -> (CaptureLevel, Option<String>, [usize; 3]) {
+        let capture = check(Claim { prompt, logprob_kind: LogprobKind::Raw, constrained: false }, reply);
+        let lengths = [capture.prompt_ids.len(), capture.completion_ids.len(), capture.logprobs.len()];
+        (capture.level, capture.reason, lengths)
+    }
+
+    #[test]
+    fn a_level_is_what_the_counts_prove() {
+        let prompt = || Ok(vec![1, 2]);
+        let say = |reason: &str| Some(reason.to_owned());
+        assert_eq!(checked(prompt(), &reply(&[3, 4], &[-0.5, -0.0], 2)), (CaptureLevel::Full, None, [2, 2, 2]));
+        let short = checked(prompt(), &reply(&[3, 4], &[-0.5], 2));
+        assert_eq!(short, (CaptureLevel::Ids, say("1 log-probabilities for 2 completion ids"), [2, 2, 0]));
+        let positive = checked(prompt(), &reply(&[3], &[0.5], 1));
+        assert_eq!(positive, (CaptureLevel::Ids, say("log-probability 0.5 of token 0 is none"), [2, 1, 0]));
+        let lost = checked(prompt(), &reply(&[3], &[-0.5], 4));
+        assert_eq!(lost, (CaptureLevel::Text, say("1 completion ids, but the server counted 4 tokens"), [0, 0, 0]));
+        let other = checked(Ok(vec![1]), &reply(&[3], &[-0.5], 1));
+        assert_eq!(other, (CaptureLevel::Text, say("1 prompt ids, but the server counted 2 tokens"), [0, 0, 0]));
+        let none = checked(Err("no ids".to_owned()), &reply(&[3], &[-0.5], 1));
+        assert_eq!(none, (CaptureLevel::Text, say("no ids"), [0, 0, 0]));
+        let blind = Reply { usage: None, ..reply(&[3], &[-0.5], 1) };
+        assert_eq!(checked(prompt(), &blind).1, say("the server gave no usage to check the ids against"));
+    }
+
+    #[test]
+    fn grammars_are_noticed() {
+        assert!(!asks_constrained(&call()));
+        let format = |json: serde_json::Value| {
+            let mut call = call();
+            call.response_format = Some(Raw::from_value(&json));
+            asks_constrained(&call)
+        };
+        assert!(!format(serde_json::json!({"type": "text"})));
+        assert!(format(serde_json::json!({"type": "json_object"})));
+        let mut guided = call();
+        guided.rest.push((Text::new("guided_regex"), Raw::from_value(&"a+")));
+        assert!(asks_constrained(&guided));
+    }
+}

@@ -1,0 +1,265 @@
+//! From a server's chat-completions bytes to events: a stream fed as it comes, or a whole body.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+
+use super::chunk::{Choice, Chunk, CountedUsage, Logprobs, Unknown};
+use super::names::Names;
+use super::refusal;
+use super::tools::Tools;
+use crate::call::{Call, Event, Extra, Failure, FailureKind, FinishReason, Raw, Reply, Text, Tokens, Usage};
+use crate::wire::sse;
+
+/// Where a kind of server puts its token ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IdSource {
+    /// vLLM: `prompt_token_ids`, and `token_ids` beside each delta.
+    TokenIds,
+    /// llama.cpp: the `id` of each log-probability's entry, or all of them in `__verbose` of a whole body.
+    Entries,
+    /// Not at all, or nobody asked.
+    None,
+}
+
+/// A grammar that waits for a tool call to begin.
+type Lazy = bool;
+
+/// Reads one reply.
+#[derive(Debug)]
+pub(super) struct Decoder {
+    call: Arc<Call>,
+    source: IdSource,
+    events: sse::Decoder,
+    scratch: Vec<sse::ServerEvent>,
+    tools: Tools,
+    finished: bool,
+    /// Something of the reply's own has been told.
+    begun: bool,
+    said_text: bool,
+    empty_text: bool,
+    done: bool,
+    /// The grammar that llama.cpp held over the reply, and whether only over its tool calls.
+    grammar: Option<Lazy>,
+    /// What was odd in the bytes, for people.
+    pub notes: Vec<String>,
+}
+
+impl Decoder {
+    /// A decoder for the reply to `call`, with events of at most `limit` bytes.
+    pub(super) fn new(call: &Arc<Call>, names: Names, source: IdSource, limit: usize) -> Self {
+        Self {
+            call: call.clone(),
+            source,
+            events: sse::Decoder::new(limit),
+            scratch: Vec::new(),
+            tools: Tools::new(call, names),
+            finished: false,
+            begun: false,
+            said_text: false,
+            empty_text: false,
+            done: false,
+            grammar: None,
+            notes: Vec::new(),
+        }
+    }
+
+    /// Whether the stream has said that it is over.
+    pub(super) fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// Takes the next bytes of a stream.
+    pub(super) fn push(&mut self, bytes: &Bytes, out: &mut Vec<Event>) -> Result<(), Failure> {
+        let mut events = std::mem::take(&mut self.scratch);
+        let fed = self.events.push(bytes, &mut events);
+        let read = events.drain(..).try_for_each(|event| self.event(&event, out));
+        self.scratch = events;
+        read?;
+        fed.map_err(|error| broken(error.to_string()))
+    }
+
+    /// Takes the end of a stream.
+    pub(super) fn finish(&mut self, out: &mut Vec<Event>) -> Result<(), Failure> {
+        if let Some(last) = self.events.finish().map_err(|error| broken(error.to_string()))? {
+            self.event(&last, out)?;
+        }
+        if self.finished { Ok(()) } else { Err(broken("the stream ended before the reply did".to_owned())) }
+    }
+
+    /// Takes a whole body.
+    pub(super) fn whole(&mut self, body: &Bytes, out: &mut Vec<Event>) -> Result<(), Failure> {
+        self.data(body, true, out)?;
+        if !self.finished {
+            // A whole body without a reason is whole nonetheless.
+            self.end(FinishReason::Stop, out);
+        }
+        Ok(())
+    }
+
+    /// Whether the server itself held a grammar over the tokens of `reply`.
+    pub(super) fn grammar_held(&self, reply: &Reply) -> bool {
+        self.grammar.is_some_and(|lazy| !lazy || !reply.tool_calls.is_empty())
+    }
+
+    fn event(&mut self, event: &sse::ServerEvent, out: &mut Vec<Event>) -> Result<(), Failure> {
+        let data = event.data.trim_ascii();
+        if self.done || data.is_empty() {
+            return Ok(());
+        }
+        if data == b"[DONE]" {
+            self.done = true;
+            return if self.finished { Ok(()) } else { Err(broken("the stream ended before the reply did".to_owned())) };
+        }
+        if &event.name[..] == b"error" {
+            return Err(self.said_error(&event.data));
+        }
+        self.data(&event.data, false, out)
+    }
+
+    fn data(&mut self, data: &Bytes, whole: bool, out: &mut Vec<Event>) -> Result<(), Failure> {
+        let healed;
+        let (data, text) = match std::str::from_utf8(data) {
+            Ok(text) => (data, text),
+            Err(_) => {
+                self.notes.push("the server's reply held bytes that are not UTF-8; they read as U+FFFD".to_owned());
+                healed = Bytes::from(String::from_utf8_lossy(data).into_owned());
+                (&healed, std::str::from_utf8(&healed).unwrap_or_default())
+            }
+        };
+        let chunk: Chunk = serde_json::from_str(text).map_err(|error| {
+            let start: String = text.chars().take(80).collect();
+            broken(format!("the server sent something that is no chat completion: {error}: {start:?}"))
+        })?;
+        let failed = chunk.error.is_some_and(|error| error.get() != "null") || chunk.object.as_deref() == Some("error");
+        if failed {
+            return Err(self.said_error(data));
+        }
+        if whole && chunk.choices.0.is_none() {
+            return Err(broken("the server's answer has no choices".to_owned()));
+        }
+        if let (Some(ids), IdSource::TokenIds) = (chunk.prompt_token_ids, self.source) {
+            out.push(Event::Prompt(ids));
+        }
+        let verbose = chunk.verbose.map(|verbose| {
+            let settings = verbose.generation_settings;
+            self.grammar = settings.grammar.0.then_some(settings.grammar_lazy).or(self.grammar);
+            verbose.tokens
+        });
+        let finish = match chunk.choices.0 {
+            Some(choice) => self.choice(data, choice, verbose, whole, out),
+            None => None,
+        };
+        if let (Some(reason), false) = (finish, self.finished) {
+            self.end(reason, out);
+        }
+        if let Some(usage) = chunk.usage {
+            out.push(Event::Usage(counted(&usage)));
+        }
+        Ok(())
+    }
+
+    fn choice(
+        &mut self,
+        body: &Bytes,
+        choice: Choice,
+        verbose: Option<Vec<u32>>,
+        whole: bool,
+        out: &mut Vec<Event>,
+    ) -> Option<FinishReason> {
+        let delta = choice.delta;
+        let before = out.len();
+        let said = |raw: Option<&RawValue>| raw.and_then(|raw| Text::of(body, raw)).filter(|text| !text.is_empty());
+        if let Some(text) = said(delta.reasoning).or_else(|| said(delta.reasoning_content)) {
+            out.push(Event::Reasoning(text));
+        }
+        if let Some(raw) = delta.content {
+            match Text::of(body, raw) {
+                Some(text) if text.is_empty() => self.empty_text = true,
+                Some(text) => {
+                    self.said_text = true;
+                    out.push(Event::Text(text));
+                }
+                None if raw.get() == "null" => {}
+                None => out.push(Event::Extra(Extra::Delta { name: Text::new("content"), value: Raw::of(body, raw) })),
+            }
+        }
+        if let Some(text) = said(delta.refusal) {
+            out.push(Event::Refusal(text));
+        }
+        for piece in delta.tool_calls.iter().flatten() {
+            self.tools.push(body, piece, whole, out);
+        }
+        if let Some(tokens) = self.tokens(&choice.token_ids, choice.logprobs, verbose) {
+            out.push(Event::Tokens(tokens));
+        }
+        if let Some(raw) = choice.logprobs.filter(|_| self.call.wants.logprobs) {
+            let value = match self.source {
+                IdSource::Entries => super::llamacpp::client_logprobs(raw, self.call.wants),
+                IdSource::TokenIds | IdSource::None => Raw::of(body, raw),
+            };
+            out.push(Event::Extra(Extra::Choice { name: Text::new("logprobs"), value }));
+        }
+        extras(body, delta.unknown, out, |name, value| Extra::Delta { name, value });
+        extras(body, choice.unknown, out, |name, value| Extra::Choice { name, value });
+        self.begun |= out.len() > before;
+        choice.finish_reason.map(|reason| FinishReason::parse(&reason))
+    }
+
+    fn tokens(&self, token_ids: &Option<Vec<u32>>, logprobs: Option<&RawValue>, all: Option<Vec<u32>>) -> Option<Tokens> {
+        if self.source == IdSource::None {
+            return None;
+        }
+        // Log-probabilities in a form that is new to us count as lost, and the capture check says so.
+        let read = |raw: &RawValue| serde_json::from_str::<Option<Logprobs>>(raw.get()).ok().flatten();
+        let entries = logprobs.and_then(read).and_then(|logprobs| logprobs.content).unwrap_or_default();
+        let ids = match self.source {
+            IdSource::TokenIds => token_ids.clone().unwrap_or_default(),
+            _ => match all.filter(|ids| !ids.is_empty()) {
+                Some(ids) => ids,
+                None => entries.iter().filter_map(|entry| entry.id).collect(),
+            },
+        };
+        let logprobs: Vec<f64> = entries.iter().filter_map(|entry| entry.logprob).collect();
+        (!ids.is_empty() || !logprobs.is_empty()).then_some(Tokens { ids, logprobs })
+    }
+
+    fn end(&mut self, reason: FinishReason, out: &mut Vec<Event>) {
+        self.finished = true;
+        if self.empty_text && !self.said_text && self.tools.is_empty() {
+            out.push(Event::Text(Text::new("")));
+        }
+        self.tools.finish(out);
+        out.push(Event::Finish(reason));
+    }
+
+    /// The failure that a server tells of inside its reply.
+    fn said_error(&self, data: &[u8]) -> Failure {
+        let kind = if self.begun { FailureKind::Cut } else { FailureKind::Unavailable };
+        refusal::in_reply(kind, data)
+    }
+}
+
+fn broken(message: String) -> Failure {
+    Failure::new(FailureKind::Cut, message)
+}
+
+fn extras(body: &Bytes, unknown: Unknown, out: &mut Vec<Event>, extra: impl Fn(Text, Raw) -> Extra) {
+    for (name, value) in unknown {
+        let name: Cow<str> = name;
+        out.push(Event::Extra(extra(Text::new(&name), Raw::of(body, value))));
+    }
+}
+
+fn counted(usage: &CountedUsage) -> Usage {
+    let prompt = usage.prompt_tokens_details.as_ref();
+    let completion = usage.completion_tokens_details.as_ref();
+    Usage {
+        prompt_tokens: usage.prompt_tokens.unwrap_or_default(),
+        completion_tokens: usage.completion_tokens.unwrap_or_default(),
+        cached_tokens: prompt.and_then(|details| details.cached_tokens).unwrap_or_default(),
+        reasoning_tokens: completion.and_then(|details| details.reasoning_tokens).unwrap_or_default(),
+    }
+}

@@ -1,0 +1,129 @@
+//! The one HTTP client of a policy: addresses, keys, time limits, whole bodies with a bound.
+
+use std::error::Error;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::{Client, Response};
+use secrecy::{ExposeSecret, SecretString};
+use tokio::time::timeout;
+
+use super::config::{ConfigError, PolicyConfig};
+
+/// The largest whole body that is taken, in bytes.
+const LARGEST_BODY: usize = 256 << 20;
+
+/// How long a question beside the calls may take.
+pub(super) const QUESTION: Duration = Duration::from_secs(10);
+
+/// Speaks to one server.
+#[derive(Debug)]
+pub(super) struct Http {
+    client: Client,
+    /// The server's address without `/v1` and without a slash at its end.
+    pub base: String,
+    pub idle: Duration,
+}
+
+/// Why there is no answer, or not all of one.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HttpError {
+    #[error("{0}")]
+    Broken(String),
+    #[error("the policy sent nothing for {} s", .0.as_secs())]
+    Silent(Duration),
+    #[error("the policy's answer is larger than {LARGEST_BODY} bytes")]
+    TooLarge,
+}
+
+impl From<reqwest::Error> for HttpError {
+    fn from(error: reqwest::Error) -> Self {
+        // The causes say what happened; the address may hold secrets.
+        let error = error.without_url();
+        let mut text = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            cause = error.source();
+        }
+        Self::Broken(text)
+    }
+}
+
+impl Http {
+    pub(super) fn new(name: &str, config: &PolicyConfig, api_key: Option<&SecretString>) -> Result<Self, ConfigError> {
+        let url = config.url.trim().trim_end_matches('/');
+        let base = url.strip_suffix("/v1").unwrap_or(url).trim_end_matches('/').to_owned();
+        let named = name.to_owned();
+        let parsed = reqwest::Url::parse(&base).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+        if parsed.is_none() {
+            return Err(ConfigError::Url { name: named, url: config.url.clone() });
+        }
+        let mut headers = HeaderMap::new();
+        if let Some(key) = api_key {
+            let value = HeaderValue::from_str(&format!("Bearer {}", key.expose_secret()));
+            let mut value = value.map_err(|_| ConfigError::ApiKey { name: named.clone() })?;
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        let client = Client::builder()
+            .default_headers(headers)
+            .user_agent(concat!("gleaner/", env!("CARGO_PKG_VERSION")))
+            .tcp_nodelay(true)
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .http1_only()
+            .connect_timeout(Duration::from_secs(config.connect_timeout_s))
+            .build()
+            .map_err(|source| ConfigError::Client { name: named, source })?;
+        Ok(Self { client, base, idle: config.idle_timeout() })
+    }
+
+    /// Asks a short question; any status is an answer.
+    pub(super) async fn get(&self, path: &str) -> Result<(u16, Bytes), HttpError> {
+        let request = self.client.get(format!("{}{path}", self.base));
+        let ask = async { self.whole(request.send().await?).await };
+        timeout(QUESTION, ask).await.unwrap_or(Err(HttpError::Silent(QUESTION)))
+    }
+
+    /// Asks a question with a JSON body; any status is an answer.
+    pub(super) async fn ask(&self, path: &str, body: Bytes) -> Result<(u16, Bytes), HttpError> {
+        let ask = async { self.whole(self.post(path, body).await?).await };
+        timeout(QUESTION * 3, ask).await.unwrap_or(Err(HttpError::Silent(QUESTION * 3)))
+    }
+
+    /// Posts JSON and gives the response's head.
+    pub(super) async fn post(&self, path: &str, body: Bytes) -> Result<Response, HttpError> {
+        let url = format!("{}{path}", self.base);
+        Ok(self.client.post(url).header(CONTENT_TYPE, "application/json").body(body).send().await?)
+    }
+
+    async fn whole(&self, response: Response) -> Result<(u16, Bytes), HttpError> {
+        let status = response.status().as_u16();
+        Ok((status, read_whole(response, self.idle).await.map_err(|(error, _)| error)?))
+    }
+}
+
+/// Reads a body to its end; with an error, what had come.
+pub(super) async fn read_whole(mut response: Response, idle: Duration) -> Result<Bytes, (HttpError, Bytes)> {
+    let mut body = BytesMut::new();
+    loop {
+        match next_chunk(&mut response, idle).await {
+            Ok(None) => return Ok(body.freeze()),
+            // Most bodies come in one piece, which is then the body.
+            Ok(Some(chunk)) if body.len() + chunk.len() <= LARGEST_BODY => body.extend_from_slice(&chunk),
+            Ok(Some(_)) => return Err((HttpError::TooLarge, body.freeze())),
+            Err(error) => return Err((error, body.freeze())),
+        }
+    }
+}
+
+/// Waits for the next bytes of a body.
+pub(super) async fn next_chunk(response: &mut Response, idle: Duration) -> Result<Option<Bytes>, HttpError> {
+    match timeout(idle, response.chunk()).await {
+        Ok(chunk) => Ok(chunk?),
+        Err(_) => Err(HttpError::Silent(idle)),
+    }
+}

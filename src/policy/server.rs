@@ -1,0 +1,233 @@
+//! One model server as a policy: asked what it is when it is first needed, then sent calls.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use secrecy::SecretString;
+
+use super::answer::{Reading, Source};
+use super::attempt::{Begun, Retries, Trouble, attempt};
+use super::body::{self, Outer};
+use super::config::{ConfigError, PolicyConfig, PolicyKind, TokenMode};
+use super::decode::Decoder;
+use super::http::Http;
+use super::kind::Dialect;
+use super::limit;
+use super::llamacpp::Prompt;
+use super::names::Names;
+use super::probe::{Found, probe};
+use super::version::Versions;
+use super::{Answer, NoAnswer, Policy, Prepared};
+use crate::call::{Call, Failure, FailureKind, Sampling};
+
+/// A policy of any kind.
+pub(super) struct Server {
+    name: String,
+    config: PolicyConfig,
+    http: Arc<Http>,
+    versions: Arc<Versions>,
+    found: RwLock<Option<Arc<Found>>>,
+    /// Held by whoever asks the server what it is, so that it is asked once.
+    probing: tokio::sync::Mutex<()>,
+}
+
+impl Server {
+    pub(super) fn new(name: &str, config: &PolicyConfig, api_key: Option<&SecretString>) -> Result<Self, ConfigError> {
+        if config.tokens == TokenMode::Exact {
+            return Err(ConfigError::Exact { name: name.to_owned() });
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            http: Arc::new(Http::new(name, config, api_key)?),
+            versions: Arc::new(Versions::new(config.version.clone())),
+            config: config.clone(),
+            found: RwLock::new(None),
+            probing: tokio::sync::Mutex::new(()),
+        })
+    }
+
+    /// What the server is, if it has been asked.
+    fn known(&self) -> Option<Arc<Found>> {
+        self.found.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn remember(&self, found: Option<Arc<Found>>) {
+        *self.found.write().unwrap_or_else(PoisonError::into_inner) = found;
+    }
+
+    /// What the server is; asks it if nobody has.
+    async fn found(&self) -> Result<Arc<Found>, String> {
+        if let Some(found) = self.known() {
+            return Ok(found);
+        }
+        let _asking = self.probing.lock().await;
+        if let Some(found) = self.known() {
+            return Ok(found);
+        }
+        let found = Arc::new(probe(&self.http, &self.config).await?);
+        if found.kind == PolicyKind::Vllm {
+            self.versions.begin(&self.http).await;
+        }
+        tracing::info!(policy.name = self.name, policy.url = self.http.base, "policy is {found}");
+        self.remember(Some(found.clone()));
+        Ok(found)
+    }
+
+    /// The same, for as long as trouble is retried.
+    async fn found_in_time(&self) -> Result<Arc<Found>, Failure> {
+        let mut retries = Retries::new(Duration::from_secs(self.config.retry_s));
+        loop {
+            match self.found().await {
+                Ok(found) => return Ok(found),
+                Err(reason) if !retries.wait(None).await => return Err(self.unreachable(&reason)),
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn unreachable(&self, reason: &str) -> Failure {
+        Failure::new(FailureKind::Unavailable, format!("policy {} can't be reached: {reason}", self.name))
+    }
+
+    fn dialect(&self, found: &Found) -> Dialect {
+        Dialect::new(found.kind, self.config.tokens)
+    }
+
+    /// Writes a call's request.
+    fn body(&self, call: &Call, names: &Names, found: &Found, sampling: &Sampling, max_tokens: Option<u64>) -> (Bytes, bool) {
+        let dialect = self.dialect(found);
+        let stream = dialect.stream(call);
+        let added = dialect.added(call, stream);
+        let model = found.model.as_deref().unwrap_or(&call.model);
+        let outer = Outer { model, stream, sampling, max_tokens, added: &added };
+        (body::write(call, names, dialect.reasoning(), &outer).into(), stream)
+    }
+
+    /// What was prepared, with another limit.
+    fn limited(&self, prepared: &mut Prepared, names: &Names, found: &Found, limit: Option<u64>, why: &str) {
+        let asked = prepared.max_tokens_used;
+        prepared.body = self.body(&prepared.call, names, found, &prepared.sampling_used, limit).0;
+        prepared.max_tokens_used = limit;
+        prepared.notes.push(limit::note(asked, limit, why));
+    }
+}
+
+#[async_trait]
+impl Policy for Server {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn describe(&self) -> String {
+        match self.known() {
+            Some(found) => format!("{found} at {}", self.http.base),
+            None => format!("not reached yet, at {}", self.http.base),
+        }
+    }
+
+    async fn ready(&self) -> Result<(), Failure> {
+        // Asked anew: a server that was there may be gone.
+        let found = probe(&self.http, &self.config).await;
+        found.map_err(|reason| self.unreachable(&reason))?;
+        self.found().await.map(drop).map_err(|reason| self.unreachable(&reason))
+    }
+
+    async fn models(&self) -> Result<Bytes, Failure> {
+        match self.http.get("/v1/models").await {
+            Ok((200, body)) => Ok(body),
+            Ok((status, _)) => Err(self.unreachable(&format!("/v1/models answers with status {status}"))),
+            Err(error) => Err(self.unreachable(&error.to_string())),
+        }
+    }
+
+    async fn prepare(&self, call: &Call, pinned: &Sampling) -> Result<Prepared, Failure> {
+        let found = self.found_in_time().await?;
+        let names = Names::of(call);
+        let sampling_used = call.sampling.pinned_by(&self.config.sampling).pinned_by(pinned);
+        let mut notes = Vec::new();
+        let mut max_tokens_used = call.max_tokens;
+        // No prompt is empty, so that even the longest limit leaves a token for it.
+        if let (Some(asked), Some(window)) = (call.max_tokens, found.window) {
+            let most = window.saturating_sub(1).max(1);
+            if asked > most {
+                max_tokens_used = Some(most);
+                notes.push(limit::note(Some(asked), max_tokens_used, &format!("the window is {window}")));
+            }
+        }
+        let (body, stream) = self.body(call, &names, &found, &sampling_used, max_tokens_used);
+        if call.stream && !stream {
+            notes.push("asked unstreamed: the server gives no log-probabilities beside tools in a stream".to_owned());
+        }
+        Ok(Prepared { body, stream, sampling_used, max_tokens_used, notes, call: Arc::new(call.clone()) })
+    }
+
+    async fn send(&self, prepared: &Prepared) -> Result<Box<dyn Answer>, NoAnswer> {
+        let found = self.found_in_time().await.map_err(|failure| NoAnswer { failure, response: Bytes::new() })?;
+        let dialect = self.dialect(&found);
+        let names = Names::of(&prepared.call);
+        let mut sent = prepared.clone();
+        let mut changed = false;
+        let mut prompt = Prompt::None;
+        if dialect.asks_prompt() {
+            let template = body::write_template(&prepared.call, &names, dialect.reasoning());
+            prompt = Prompt::ask(self.http.clone(), template.into());
+            if let Some(left) = limit::left_by_prompt(&mut prompt, &sent, found.window).await {
+                self.limited(&mut sent, &names, &found, Some(left), "the prompt leaves no more");
+                changed = true;
+            }
+        }
+        let mut retries = Retries::new(Duration::from_secs(self.config.retry_s));
+        let mut relimited = false;
+        let begun = loop {
+            let timeout = self.config.first_byte_timeout();
+            match prompt.beside(attempt(&self.http, sent.body.clone(), sent.stream, timeout)).await {
+                Ok(begun) => break begun,
+                Err(Trouble::Again(no_answer, after)) => {
+                    if !retries.wait(after).await {
+                        // Whatever comes back may be another server.
+                        self.remember(None);
+                        return Err(no_answer);
+                    }
+                }
+                Err(Trouble::Final(no_answer)) => {
+                    if relimited || !dialect.refuses_long() || no_answer.failure.kind != FailureKind::ContextOverflow {
+                        if no_answer.failure.status == 404 {
+                            self.remember(None);
+                        }
+                        return Err(no_answer);
+                    }
+                    let model = found.model.as_deref().unwrap_or(&prepared.call.model);
+                    let question = || body::write_tokenize(&prepared.call, &names, dialect.reasoning(), model);
+                    let Some(limit) = limit::left_after(&self.http, &no_answer, &sent, question).await else {
+                        return Err(no_answer);
+                    };
+                    relimited = true;
+                    changed = true;
+                    self.limited(&mut sent, &names, &found, limit, "the server said that the prompt leaves no more");
+                }
+            }
+        };
+        let mut decoder = Decoder::new(&sent.call, names, dialect.source(&sent.call), self.config.max_event_bytes);
+        let source = match begun {
+            Begun::Stream(response, first) => Source::Stream { response, first: Some(first) },
+            Begun::Whole(body) => Source::Whole(Some(body)),
+        };
+        if matches!(source, Source::Whole(_)) && sent.stream {
+            decoder.notes.push("the server answered with a whole body where a stream was asked for".to_owned());
+        }
+        let reading = Reading {
+            http: self.http.clone(),
+            versions: self.versions.clone(),
+            dialect,
+            source,
+            decoder,
+            prompt,
+            logprob_kind: self.config.logprob_kind(),
+            prepared: sent,
+            changed,
+        };
+        Ok(Box::new(reading))
+    }
+}

@@ -1,0 +1,94 @@
+//! Which weights a server holds, where it can be asked or the config says so.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::time::Instant;
+
+use super::http::Http;
+use crate::call::{VersionSource, WeightVersion};
+
+/// How old an answer may be.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// Follows one server's weights.
+#[derive(Debug)]
+pub(super) struct Versions {
+    declared: Option<String>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The server answers `/weight_info`.
+    polls: bool,
+    asked: Option<Instant>,
+    version: Option<String>,
+    seq: i64,
+}
+
+#[derive(Deserialize)]
+struct WeightInfo {
+    weight_version: String,
+}
+
+impl Versions {
+    pub(super) fn new(declared: Option<String>) -> Self {
+        Self { declared, state: Mutex::new(State::default()) }
+    }
+
+    /// Finds out whether the server tells its weights' version (vLLM in its development mode).
+    pub(super) async fn begin(&self, http: &Http) {
+        if self.declared.is_none() {
+            self.poll(http).await;
+        }
+    }
+
+    /// The version now: an answer at most a second old, so that few calls wait for one.
+    pub(super) async fn current(&self, http: &Http) -> WeightVersion {
+        if self.is_due() {
+            self.poll(http).await;
+        }
+        self.known()
+    }
+
+    fn known(&self) -> WeightVersion {
+        if let Some(declared) = &self.declared {
+            return WeightVersion { version: Some(declared.clone()), seq: 0, source: Some(VersionSource::Declared) };
+        }
+        let state = self.state();
+        let source = state.version.as_ref().map(|_| VersionSource::Polled);
+        WeightVersion { version: state.version.clone(), seq: state.seq, source }
+    }
+
+    /// Whether this caller is to ask; the others go on with what is known.
+    fn is_due(&self) -> bool {
+        let mut state = self.state();
+        let due = state.polls && state.asked.is_none_or(|asked| asked.elapsed() >= FRESH);
+        if due {
+            state.asked = Some(Instant::now());
+        }
+        due
+    }
+
+    async fn poll(&self, http: &Http) {
+        let answer = http.get("/weight_info").await;
+        let mut state = self.state();
+        state.asked = Some(Instant::now());
+        // A server that does not answer now has not changed its weights for that.
+        let Ok((200, body)) = answer else { return };
+        let Ok(info) = serde_json::from_slice::<WeightInfo>(&body) else { return };
+        state.polls = true;
+        if state.version.as_ref() != Some(&info.weight_version) {
+            if state.version.is_some() {
+                state.seq += 1;
+            }
+            state.version = Some(info.weight_version);
+        }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
