@@ -2,24 +2,40 @@
 //!
 //! All writing goes through one [`Writer`], which the recorder owns; reading goes through [`Store`] from anywhere.
 
+mod body;
+mod config;
+mod pack;
 mod rollout;
 mod sqlite;
+
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::call::{CallEnd, CallRecord, CallStart, RawKind};
-use crate::ids::{CallId, RolloutId, RolloutKey};
+use crate::ids::{CallId, ProcessId, RolloutId, RolloutKey};
 
+pub use config::{Durability, StoreConfig, default_path};
 pub use rollout::{Finish, NewRollout, Outcome, Purpose, Reward, Rollout, RolloutFilter, RolloutStatus};
+
+/// Opens the store at `sqlite:PATH`, `sqlite://PATH` or a plain path; a missing file is created with its folder, an older
+/// store is migrated. `process` names the running process, whose calls count as interrupted once it has died.
+///
+/// # Errors
+/// If there is no such kind of store, it can't be read or made, or a newer Gleaner wrote it.
+pub async fn open(url: &str, config: &StoreConfig, process: ProcessId) -> Result<Arc<dyn Store>, StoreError> {
+    let path = config::sqlite_path(url)?;
+    Ok(Arc::new(sqlite::SqliteStore::open(&path, config, process).await?))
+}
 
 /// A place that keeps rollouts and calls.
 #[async_trait]
 pub trait Store: Send + Sync {
-    /// Takes the store's one writer of this process.
+    /// Takes the store's one writer of this process. Blocks for a moment: what dead processes left open is ended first.
     ///
     /// # Errors
-    /// If the store can't be written.
+    /// If the store can't be written, or the writer was taken already.
     fn writer(&self) -> Result<Box<dyn Writer>, StoreError>;
 
     /// Where the store is, for people.
@@ -40,22 +56,21 @@ pub trait Store: Send + Sync {
     async fn raw(&self, call: CallId, kind: RawKind) -> Result<Option<Bytes>, StoreError>;
 }
 
-/// The one writer. Blocking: it lives on a thread of its own.
+/// The one writer. Blocking: it lives on a thread of its own. Dropping it leaves the store in order.
 pub trait Writer: Send {
-    /// Writes a batch in one transaction, and returns once it is committed to the configured durability.
-    ///
-    /// # Errors
-    /// If nothing of the batch was kept. The writer stays usable.
-    fn apply(&mut self, batch: &[Write]) -> Result<(), StoreError>;
+    /// Writes a batch in one transaction, and returns once it is committed to the configured durability. Says for each write
+    /// whether it was kept: one that is bad in itself fails alone. The writer stays usable whatever fails.
+    fn apply(&mut self, batch: &[Write]) -> Vec<Result<(), StoreError>>;
 
-    /// Does what is due between batches (checkpoints).
+    /// Does what is due between batches.
     fn idle(&mut self);
 }
 
 /// One thing to write.
 #[derive(Clone, Debug)]
 pub enum Write {
-    CallStart(std::sync::Arc<CallStart>),
+    CallStart(Arc<CallStart>),
+    /// Brings its start with it where that one was not kept.
     CallEnd(Box<CallEnd>),
     /// The reply's last byte was handed to the client.
     Delivered(CallId),
@@ -66,7 +81,7 @@ pub enum Write {
 }
 
 /// What can go wrong with a store.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     #[error("the store's disk is full ({0}); make room, calls go on by themselves")]
     Full(String),
@@ -78,4 +93,12 @@ pub enum StoreError {
     Newer(String),
     #[error("the store failed: {0}")]
     Other(String),
+}
+
+impl StoreError {
+    /// Tells whether it lies in the store's surroundings, not in what was written: the same write may do later.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::Full(_) | Self::Locked(_) | Self::ReadOnly(_))
+    }
 }

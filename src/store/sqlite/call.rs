@@ -1,0 +1,165 @@
+//! Calls read back.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{QueryBuilder, Row, Sqlite};
+use uuid::Uuid;
+
+use super::{SqliteStore, code, process};
+use crate::call::{CallRecord, CallStatus, Capture, FinishReason, Raw, RawKind, Usage, WeightVersion};
+use crate::ids::{CallId, ProcessId, RolloutId};
+use crate::store::{StoreError, body, pack};
+
+/// The query for the calls that fit `condition`, which goes on with a value.
+pub(super) fn query(condition: &str) -> QueryBuilder<Sqlite> {
+    let mut query = QueryBuilder::new(
+        "SELECT c.id, o.id AS rollout_id, c.started_at, c.wire, c.policy, c.model, c.stream, p.id AS process_id, p.crashed, \
+         d.call AS delivered, r.* FROM calls c JOIN rollouts o ON o.seq = c.rollout LEFT JOIN replies r ON r.call = c.seq \
+         LEFT JOIN delivered d ON d.call = c.seq LEFT JOIN processes p ON p.seq = c.process WHERE ",
+    );
+    query.push(condition);
+    query
+}
+
+impl SqliteStore {
+    pub(super) async fn read_calls(&self, mut query: QueryBuilder<Sqlite>) -> Result<Vec<CallRecord>, StoreError> {
+        let rows = query.build().fetch_all(&self.reads).await.map_err(|error| self.failed(&error))?;
+        let mut living = HashMap::new();
+        rows.iter()
+            .map(|row| {
+                let process: Option<Uuid> = blob_id(row, "process_id").ok();
+                let lives = |process| process::lives(&process::folder(&self.path), ProcessId(process));
+                let lives = process.is_some_and(|process| *living.entry(process).or_insert_with(|| lives(process)));
+                record(row, lives).map_err(|error| match error {
+                    sqlx::Error::Decode(what) => self.broken(&format!("a call ({what})")),
+                    error => self.failed(&error),
+                })
+            })
+            .collect()
+    }
+
+    pub(super) async fn read_raw(&self, call: CallId, kind: RawKind) -> Result<Option<Bytes>, StoreError> {
+        let sql = match kind {
+            RawKind::Request => "SELECT request, NULL FROM calls WHERE id = ?",
+            RawKind::Upstream => "SELECT c.request, r.upstream FROM calls c LEFT JOIN replies r ON r.call = c.seq WHERE c.id = ?",
+            RawKind::Response => "SELECT NULL, r.response FROM calls c LEFT JOIN replies r ON r.call = c.seq WHERE c.id = ?",
+            RawKind::Prompt => "SELECT NULL, r.prompt FROM calls c LEFT JOIN replies r ON r.call = c.seq WHERE c.id = ?",
+        };
+        let row: Option<(Option<Vec<u8>>, Option<Vec<u8>>)> = sqlx::query_as(sql)
+            .bind(call.0.as_bytes().to_vec())
+            .fetch_optional(&self.reads)
+            .await
+            .map_err(|error| self.failed(&error))?;
+        let Some((request, other)) = row else { return Ok(None) };
+        let broken = || self.broken(&format!("the {kind:?} of call {call}"));
+        let request = body::unpack(&request.unwrap_or_default(), &[]).ok_or_else(broken)?;
+        if kind == RawKind::Request {
+            return Ok(Some(request.into()));
+        }
+        let raw = body::unpack(&other.unwrap_or_default(), &request).ok_or_else(broken)?;
+        Ok(Some(raw.into()))
+    }
+}
+
+/// What a column holds is not what it should.
+pub(super) fn wrong(what: &'static str) -> sqlx::Error {
+    sqlx::Error::Decode(what.into())
+}
+
+/// The id in a column of 16 bytes.
+pub(super) fn blob_id(row: &SqliteRow, column: &str) -> Result<Uuid, sqlx::Error> {
+    Uuid::from_slice(row.try_get(column)?).map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
+/// The value in a column of JSON text.
+pub(super) fn json<T: DeserializeOwned>(row: &SqliteRow, column: &str) -> Result<Option<T>, sqlx::Error> {
+    let text: Option<&str> = row.try_get(column)?;
+    text.map(serde_json::from_str).transpose().map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
+fn record(row: &SqliteRow, lives: bool) -> Result<CallRecord, sqlx::Error> {
+    let ended = row.try_get::<Option<i64>, _>("status")?;
+    let delivered: Option<i64> = row.try_get("delivered")?;
+    let process: Option<i64> = row.try_get("crashed")?;
+    let mut call = CallRecord {
+        id: CallId(blob_id(row, "id")?),
+        rollout_id: RolloutId(blob_id(row, "rollout_id")?),
+        started_at: row.try_get("started_at")?,
+        wire: row.try_get("wire")?,
+        policy: row.try_get("policy")?,
+        model: row.try_get("model")?,
+        stream: row.try_get::<i64, _>("stream")? != 0,
+        status: if lives { CallStatus::Running } else { CallStatus::Interrupted },
+        delivered: match (delivered, process) {
+            (Some(_), _) => Some(true),
+            // Its process ended in order: it would have said so.
+            (None, None) => Some(false),
+            // The note may be on its way, or have been lost with the process.
+            (None, Some(_)) => None,
+        },
+        ended_at: row.try_get("ended_at")?,
+        first_event_at: row.try_get("first_event_at")?,
+        failure: json(row, "failure")?,
+        message: None,
+        finish: row.try_get::<Option<&str>, _>("finish")?.map(FinishReason::parse),
+        usage: None,
+        capture: Capture::default(),
+        sampling_asked: json(row, "sampling_asked")?.unwrap_or_default(),
+        sampling_used: Default::default(),
+        max_tokens_asked: row.try_get::<Option<i64>, _>("max_tokens_asked")?.map(i64::cast_unsigned),
+        max_tokens_used: row.try_get::<Option<i64>, _>("max_tokens_used")?.map(i64::cast_unsigned),
+        version: WeightVersion::default(),
+        notes: json(row, "notes")?.unwrap_or_default(),
+    };
+    call.sampling_used = json(row, "sampling_used")?.unwrap_or_else(|| call.sampling_asked.clone());
+    if let Some(status) = ended {
+        call.status = code::value(code::STATUSES, status).ok_or_else(|| wrong("status"))?;
+        call.message = message(row)?;
+        call.usage = usage(row)?;
+        call.capture = capture(row)?;
+        call.version = version(row)?;
+    }
+    Ok(call)
+}
+
+fn message(row: &SqliteRow) -> Result<Option<Raw>, sqlx::Error> {
+    let Some(packed) = row.try_get::<Option<&[u8]>, _>("message")? else { return Ok(None) };
+    let json = body::unpack(packed, &[]).ok_or_else(|| wrong("message"))?;
+    serde_json::from_slice(&json).map(Some).map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
+fn usage(row: &SqliteRow) -> Result<Option<Usage>, sqlx::Error> {
+    let Some(prompt) = row.try_get::<Option<i64>, _>("prompt_tokens")? else { return Ok(None) };
+    let count = |column| row.try_get::<i64, _>(column).map(i64::cast_unsigned);
+    Ok(Some(Usage {
+        prompt_tokens: prompt.cast_unsigned(),
+        completion_tokens: count("completion_tokens")?,
+        cached_tokens: count("cached_tokens")?,
+        reasoning_tokens: count("reasoning_tokens")?,
+    }))
+}
+
+fn capture(row: &SqliteRow) -> Result<Capture, sqlx::Error> {
+    let bytes = |column| row.try_get::<Option<&[u8]>, _>(column).map(Option::unwrap_or_default);
+    Ok(Capture {
+        level: code::value(code::LEVELS, row.try_get("capture_level")?).ok_or_else(|| wrong("capture_level"))?,
+        reason: row.try_get("capture_reason")?,
+        prompt_ids: pack::unpack_ids(bytes("prompt_ids")?).ok_or_else(|| wrong("prompt_ids"))?,
+        completion_ids: pack::unpack_ids(bytes("completion_ids")?).ok_or_else(|| wrong("completion_ids"))?,
+        logprobs: pack::unpack_floats(bytes("logprobs")?).ok_or_else(|| wrong("logprobs"))?,
+        logprob_kind: code::value(code::LOGPROB_KINDS, row.try_get("logprob_kind")?).ok_or_else(|| wrong("logprob_kind"))?,
+        constrained: row.try_get::<i64, _>("constrained")? != 0,
+    })
+}
+
+fn version(row: &SqliteRow) -> Result<WeightVersion, sqlx::Error> {
+    let source: Option<i64> = row.try_get("version_source")?;
+    Ok(WeightVersion {
+        version: row.try_get("version")?,
+        seq: row.try_get("version_seq")?,
+        source: source.map(|source| code::value(code::SOURCES, source).ok_or_else(|| wrong("version_source"))).transpose()?,
+    })
+}

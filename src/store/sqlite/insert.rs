@@ -1,0 +1,219 @@
+//! The statements that write, and the packing that comes before the transaction.
+
+use rusqlite::{Connection, OptionalExtension, ToSql, params};
+use uuid::Uuid;
+
+use super::code;
+use crate::call::{CallEnd, CallStart, Sampling};
+use crate::ids::{CallId, RolloutId};
+use crate::store::body::Packer;
+use crate::store::{Finish, NewRollout, Reward, pack};
+
+/// A write that can't be done, for reasons of its own.
+#[derive(Debug)]
+pub(super) enum Fault {
+    Sqlite(rusqlite::Error),
+    /// It names something that is not in the store.
+    Unknown(String),
+}
+
+impl From<rusqlite::Error> for Fault {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sqlite(error)
+    }
+}
+
+/// A reply's parts as they go into the row.
+pub(super) struct PackedEnd {
+    upstream: Vec<u8>,
+    response: Vec<u8>,
+    prompt: Vec<u8>,
+    message: Vec<u8>,
+    prompt_ids: Vec<u8>,
+    completion_ids: Vec<u8>,
+    logprobs: Vec<u8>,
+}
+
+impl PackedEnd {
+    pub(super) fn new(packer: &mut Packer, end: &CallEnd) -> Self {
+        let message = end.message.as_ref().map_or(&[] as &[u8], |message| message.as_bytes());
+        Self {
+            upstream: packer.pack_beside(&end.raw.upstream, &end.start.request),
+            response: packer.pack(&end.raw.response),
+            prompt: packer.pack(&end.raw.prompt),
+            message: packer.pack(message),
+            prompt_ids: pack::ids(&end.capture.prompt_ids),
+            completion_ids: pack::ids(&end.capture.completion_ids),
+            logprobs: pack::floats(&end.capture.logprobs),
+        }
+    }
+}
+
+/// Nothing takes less room than an empty blob.
+fn blob(bytes: &[u8]) -> Option<&[u8]> {
+    (!bytes.is_empty()).then_some(bytes)
+}
+
+fn id_bytes(id: &Uuid) -> &[u8] {
+    id.as_bytes()
+}
+
+fn json(value: &impl serde::Serialize) -> Option<String> {
+    serde_json::to_string(value).ok()
+}
+
+fn sampling(sampling: &Sampling) -> Option<String> {
+    (*sampling != Sampling::default()).then(|| json(sampling)).flatten()
+}
+
+/// The number of a row with this id.
+fn seq_of(db: &Connection, sql: &str, id: &Uuid) -> rusqlite::Result<Option<i64>> {
+    db.prepare_cached(sql)?.query_row([id_bytes(id)], |row| row.get(0)).optional()
+}
+
+pub(super) fn call_seq(db: &Connection, id: CallId) -> rusqlite::Result<Option<i64>> {
+    seq_of(db, "SELECT seq FROM calls WHERE id = ?", &id.0)
+}
+
+pub(super) fn rollout_seq(db: &Connection, id: RolloutId) -> Result<i64, Fault> {
+    seq_of(db, "SELECT seq FROM rollouts WHERE id = ?", &id.0)?.ok_or_else(|| Fault::Unknown(format!("there is no rollout {id}")))
+}
+
+/// Writes a call's start, and gives its number.
+pub(super) fn start(db: &Connection, rollout: i64, process: i64, start: &CallStart, request: &[u8]) -> rusqlite::Result<i64> {
+    db.prepare_cached(
+        "INSERT INTO calls (id, rollout, process, started_at, wire, policy, model, stream, request) VALUES (?,?,?,?,?,?,?,?,?)",
+    )?
+    .insert(params![
+        id_bytes(&start.id.0),
+        rollout,
+        process,
+        start.started_at,
+        start.wire,
+        start.policy,
+        start.model,
+        start.stream,
+        blob(request),
+    ])
+}
+
+/// Writes a call's end under the number of its start.
+pub(super) fn end(db: &Connection, call: i64, end: &CallEnd, packed: &PackedEnd) -> rusqlite::Result<()> {
+    // A count that no reply can have would break the sums over many.
+    const MOST: u64 = 1 << 40;
+    let counted = end.usage.map_or(end.capture.completion_ids.len() as u64, |usage| usage.completion_tokens);
+    let usage = |count: fn(&crate::call::Usage) -> u64| end.usage.as_ref().map(|usage| count(usage).cast_signed());
+    let used = if end.sampling_used == end.sampling_asked { None } else { json(&end.sampling_used) };
+    let values: [(&str, &dyn ToSql); 30] = [
+        ("call", &call),
+        ("status", &code::number(code::STATUSES, end.status)),
+        ("ended_at", &end.ended_at),
+        ("tokens", &counted.min(MOST).cast_signed()),
+        ("version", &end.version.version),
+        ("version_seq", &end.version.seq),
+        ("version_source", &end.version.source.map(|source| code::number(code::SOURCES, source))),
+        ("first_event_at", &end.first_event_at),
+        ("finish", &end.finish.map(crate::call::FinishReason::name)),
+        ("prompt_tokens", &usage(|usage| usage.prompt_tokens)),
+        ("completion_tokens", &usage(|usage| usage.completion_tokens)),
+        ("cached_tokens", &usage(|usage| usage.cached_tokens)),
+        ("reasoning_tokens", &usage(|usage| usage.reasoning_tokens)),
+        ("capture_level", &code::number(code::LEVELS, end.capture.level)),
+        ("logprob_kind", &code::number(code::LOGPROB_KINDS, end.capture.logprob_kind)),
+        ("constrained", &end.capture.constrained),
+        ("max_tokens_asked", &end.max_tokens_asked.map(u64::cast_signed)),
+        ("max_tokens_used", &end.max_tokens_used.map(u64::cast_signed)),
+        ("capture_reason", &end.capture.reason),
+        ("failure", &end.failure.as_ref().and_then(json)),
+        ("sampling_asked", &sampling(&end.sampling_asked)),
+        ("sampling_used", &used),
+        ("notes", &(!end.notes.is_empty()).then(|| json(&end.notes)).flatten()),
+        ("completion_ids", &blob(&packed.completion_ids)),
+        ("logprobs", &blob(&packed.logprobs)),
+        ("prompt_ids", &blob(&packed.prompt_ids)),
+        ("message", &blob(&packed.message)),
+        ("upstream", &blob(&packed.upstream)),
+        ("response", &blob(&packed.response)),
+        ("prompt", &blob(&packed.prompt)),
+    ];
+    let mut statement = db.prepare_cached(END)?;
+    for (at, (_, value)) in values.iter().enumerate() {
+        statement.raw_bind_parameter(at + 1, value)?;
+    }
+    statement.raw_execute().map(drop)
+}
+
+/// The columns of [`end`], in its order.
+const END: &str = "INSERT INTO replies (call, status, ended_at, tokens, version, version_seq, version_source, first_event_at, \
+     finish, prompt_tokens, completion_tokens, cached_tokens, reasoning_tokens, capture_level, logprob_kind, constrained, \
+     max_tokens_asked, max_tokens_used, capture_reason, failure, sampling_asked, sampling_used, notes, completion_ids, logprobs, \
+     prompt_ids, message, upstream, response, prompt) \
+     VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
+
+/// Notes that a call's last byte was handed to its client.
+pub(super) fn delivered(db: &Connection, call: i64) -> rusqlite::Result<()> {
+    db.prepare_cached("INSERT OR IGNORE INTO delivered (call) VALUES (?)")?.execute([call]).map(drop)
+}
+
+/// Writes a rollout, unless its id or idempotency key is there already.
+pub(super) fn rollout(db: &Connection, new: &NewRollout) -> rusqlite::Result<()> {
+    db.prepare_cached(
+        "INSERT INTO rollouts (id, key, created_at, purpose, task_id, group_id, group_size, group_index, harness, policy, \
+         sampling, metadata, ttl_s, idempotency_key, conversation) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, \
+         (SELECT count(*) FROM rollouts WHERE group_id = ?6), ?8, ?9, ?10, ?11, ?12, ?13, ?14) \
+         ON CONFLICT (id) DO NOTHING ON CONFLICT (idempotency_key) DO NOTHING",
+    )?
+    .execute(params![
+        id_bytes(&new.id.0),
+        new.key.expose(),
+        new.created_at,
+        code::name(new.purpose),
+        new.task_id,
+        new.group_id,
+        new.group_size,
+        new.harness,
+        new.policy,
+        sampling(&new.sampling),
+        (!new.metadata.is_empty()).then(|| json(&new.metadata)).flatten(),
+        new.ttl_s.map(u64::cast_signed),
+        new.idempotency_key,
+        new.conversation,
+    ])
+    .map(drop)
+}
+
+/// Writes a reward in the place of one of the same name.
+pub(super) fn reward(db: &Connection, reward: &Reward) -> Result<(), Fault> {
+    let rollout = rollout_seq(db, reward.rollout_id)?;
+    let call = match reward.call_id {
+        None => 0,
+        Some(id) => db
+            .prepare_cached("SELECT seq FROM calls WHERE id = ? AND rollout = ?")?
+            .query_row(params![id_bytes(&id.0), rollout], |row| row.get(0))
+            .optional()?
+            .ok_or_else(|| Fault::Unknown(format!("rollout {} has no call {id}", reward.rollout_id)))?,
+    };
+    db.prepare_cached("INSERT OR REPLACE INTO rewards (rollout, call, name, value) VALUES (?, ?, ?, ?)")?.execute(params![
+        rollout,
+        call,
+        reward.name,
+        reward.value
+    ])?;
+    Ok(())
+}
+
+/// Ends a rollout, if it has not ended.
+pub(super) fn finish(db: &Connection, finish: &Finish) -> Result<(), Fault> {
+    let rollout = rollout_seq(db, finish.rollout_id)?;
+    db.prepare_cached(
+        "UPDATE rollouts SET ended_at = ?, outcome = ?, no_reward = ?, evidence = ? WHERE seq = ? AND ended_at IS NULL",
+    )?
+    .execute(params![
+        finish.at,
+        code::name(finish.outcome),
+        finish.no_reward,
+        finish.evidence.as_ref().and_then(json),
+        rollout,
+    ])?;
+    Ok(())
+}

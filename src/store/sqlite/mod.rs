@@ -1,0 +1,173 @@
+//! SQLite: one file, nothing to start.
+//!
+//! Two drivers, one library. Reads go through sqlx, from a pool, on whatever task asks. Writes go through rusqlite, on the
+//! recorder's own thread: an async driver hands every statement to a thread of its own and back, which at one insert a row
+//! costs more than the insert (measured: 145 us of CPU a call against 87, facts of the design). Both link the same SQLite.
+//!
+//! What a call costs, and what was done about it: prepared statements; one transaction a batch; integers in place of ids
+//! wherever a row names another; inserts only, never an update of a large row; compression before the transaction, with one
+//! context; no checkpoint inside a commit (see [`checkpoint`]).
+
+mod call;
+mod checkpoint;
+mod code;
+mod error;
+mod insert;
+mod process;
+mod rollout;
+mod sweep;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use sqlx::migrate::{MigrateError, Migrator};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
+use sqlx::{ConnectOptions, Connection};
+
+use super::{Rollout, RolloutFilter, Store, StoreConfig, StoreError, Writer};
+use crate::call::{CallRecord, RawKind};
+use crate::ids::{CallId, ProcessId, RolloutId, RolloutKey};
+
+static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
+
+/// Reading is short; more connections than this would wait for processors, not for SQLite.
+const READERS: u32 = 4;
+
+/// A store in one SQLite file.
+pub(super) struct SqliteStore {
+    path: PathBuf,
+    config: StoreConfig,
+    process: ProcessId,
+    reads: SqlitePool,
+    writer_taken: Arc<AtomicBool>,
+}
+
+impl SqliteStore {
+    /// Opens the file at `path`, made and migrated as needed.
+    pub(super) async fn open(path: &Path, config: &StoreConfig, process: ProcessId) -> Result<Self, StoreError> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder {
+            std::fs::create_dir_all(folder).map_err(|error| error::of_io(&error, folder))?;
+        }
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .busy_timeout(Duration::from_secs(config.busy_timeout_s))
+            .disable_statement_logging();
+        migrate(path, options.clone().create_if_missing(true).journal_mode(SqliteJournalMode::Wal)).await?;
+        let reads = SqlitePoolOptions::new()
+            .max_connections(READERS)
+            .connect_with(options.pragma("query_only", "true"))
+            .await
+            .map_err(|error| error::of_reader(&error, path))?;
+        Ok(Self { path: path.to_owned(), config: config.clone(), process, reads, writer_taken: Arc::default() })
+    }
+
+    fn failed(&self, error: &sqlx::Error) -> StoreError {
+        error::of_reader(error, &self.path)
+    }
+
+    fn broken(&self, what: &str) -> StoreError {
+        StoreError::Other(format!("{}: {what} can't be read back; run `gleaner store check`", self.path.display()))
+    }
+}
+
+/// Brings the store to this version's form. Two processes that open a new store at once take turns.
+async fn migrate(path: &Path, options: SqliteConnectOptions) -> Result<(), StoreError> {
+    let failed = |error: &sqlx::Error| error::of_reader(error, path);
+    let mut connection = options.connect().await.map_err(|error| failed(&error))?;
+    let newest = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or_default();
+    let applied: Result<Option<i64>, _> =
+        sqlx::query_scalar("SELECT max(version) FROM _sqlx_migrations WHERE success").fetch_one(&mut connection).await;
+    // A store without the table is new: any error comes back from the migration itself.
+    let applied = applied.ok().flatten().unwrap_or_default();
+    if applied > newest {
+        return Err(StoreError::Newer(path.display().to_string()));
+    }
+    if applied < newest {
+        let _turn = turn(path)?;
+        MIGRATIONS.run_direct(None, &mut connection, false).await.map_err(|error| match error {
+            MigrateError::VersionMissing(_) | MigrateError::VersionTooNew(..) => StoreError::Newer(path.display().to_string()),
+            MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => failed(&error),
+            error => StoreError::Other(format!("{}: {error}", path.display())),
+        })?;
+    }
+    connection.close().await.map_err(|error| failed(&error))
+}
+
+/// Waits for the right to migrate, which ends when the file is dropped.
+fn turn(path: &Path) -> Result<std::fs::File, StoreError> {
+    let folder = process::folder(path);
+    let take = || {
+        std::fs::create_dir_all(&folder)?;
+        let file = std::fs::File::create(folder.join("migration"))?;
+        file.lock()?;
+        Ok(file)
+    };
+    take().map_err(|error| error::of_io(&error, &folder))
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn writer(&self) -> Result<Box<dyn Writer>, StoreError> {
+        if self.writer_taken.swap(true, Ordering::AcqRel) {
+            return Err(StoreError::Other(format!("{}: the writer is taken already", self.path.display())));
+        }
+        let taken = writer::Taken(Arc::clone(&self.writer_taken));
+        Ok(Box::new(writer::SqliteWriter::open(&self.path, &self.config, self.process, taken)?))
+    }
+
+    fn describe(&self) -> String {
+        format!("sqlite:{}", self.path.display())
+    }
+
+    async fn rollout(&self, id: RolloutId) -> Result<Option<Rollout>, StoreError> {
+        let mut query = rollout::query("id = ");
+        query.push_bind(id.0.as_bytes().to_vec());
+        self.one_rollout(query).await
+    }
+
+    async fn rollout_by_key(&self, key: &RolloutKey) -> Result<Option<Rollout>, StoreError> {
+        let mut query = rollout::query("key = ");
+        query.push_bind(key.expose().to_owned());
+        self.one_rollout(query).await
+    }
+
+    async fn rollout_by_idempotency_key(&self, key: &str) -> Result<Option<Rollout>, StoreError> {
+        let mut query = rollout::query("idempotency_key = ");
+        query.push_bind(key.to_owned());
+        self.one_rollout(query).await
+    }
+
+    async fn rollout_by_conversation(&self, conversation: &str) -> Result<Option<Rollout>, StoreError> {
+        let mut query = rollout::query("ended_at IS NULL AND conversation = ");
+        query.push_bind(conversation.to_owned()).push(" ORDER BY seq DESC LIMIT 1");
+        self.one_rollout(query).await
+    }
+
+    async fn rollouts(&self, filter: &RolloutFilter) -> Result<Vec<Rollout>, StoreError> {
+        self.read_rollouts(rollout::filtered(filter)).await
+    }
+
+    async fn call(&self, id: CallId) -> Result<Option<CallRecord>, StoreError> {
+        let mut query = call::query("c.id = ");
+        query.push_bind(id.0.as_bytes().to_vec());
+        Ok(self.read_calls(query).await?.pop())
+    }
+
+    async fn calls(&self, rollout: RolloutId) -> Result<Vec<CallRecord>, StoreError> {
+        let mut query = call::query("c.rollout = (SELECT seq FROM rollouts WHERE id = ");
+        query.push_bind(rollout.0.as_bytes().to_vec()).push(") ORDER BY c.started_at, c.seq");
+        self.read_calls(query).await
+    }
+
+    async fn raw(&self, call: CallId, kind: RawKind) -> Result<Option<Bytes>, StoreError> {
+        self.read_raw(call, kind).await
+    }
+}

@@ -1,0 +1,71 @@
+//! Ends what dead processes left open.
+
+use std::path::Path;
+
+use rusqlite::{Connection, TransactionBehavior, params};
+use uuid::Uuid;
+
+use super::{code, process};
+use crate::call::{CallStatus, CaptureLevel, LogprobKind};
+use crate::ids::ProcessId;
+
+/// Makes `id` known as a process that writes, and gives its number.
+pub(super) fn register(db: &mut Connection, id: ProcessId, now: i64) -> rusqlite::Result<i64> {
+    let turn = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    turn.execute(
+        "INSERT INTO processes (id, started_at, after_call) VALUES (?, ?, coalesce((SELECT max(seq) FROM calls), 0))",
+        params![id.0.as_bytes().as_slice(), now],
+    )?;
+    let seq = turn.last_insert_rowid();
+    turn.commit()?;
+    Ok(seq)
+}
+
+/// Ends the open calls of all processes that are dead, as interrupted.
+pub(super) fn dead(db: &mut Connection, database: &Path) -> rusqlite::Result<()> {
+    let folder = process::folder(database);
+    let turn = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let listed = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, [u8; 16]>(1)?));
+    let all: Vec<_> =
+        turn.prepare("SELECT seq, id FROM processes WHERE crashed = 0")?.query_map([], listed)?.collect::<Result<_, _>>()?;
+    let dead: Vec<_> = all
+        .into_iter()
+        .map(|(seq, id)| (seq, ProcessId(Uuid::from_bytes(id))))
+        .filter(|(_, id)| !process::lives(&folder, *id))
+        .collect();
+    for (seq, _) in &dead {
+        let open = interrupt(&turn, *seq)?;
+        turn.execute("UPDATE processes SET crashed = 1 WHERE seq = ?", [seq])?;
+        tracing::warn!(
+            calls.interrupted = open,
+            "a gleaner process died without ending; its open calls are marked as interrupted"
+        );
+    }
+    turn.commit()?;
+    for (_, id) in dead {
+        process::forget(&folder, id);
+    }
+    Ok(())
+}
+
+/// Ends the open calls of this process, and forgets it: it ends in order.
+pub(super) fn own(db: &mut Connection, seq: i64) -> rusqlite::Result<()> {
+    let turn = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    interrupt(&turn, seq)?;
+    turn.execute("DELETE FROM processes WHERE seq = ?", [seq])?;
+    turn.commit()
+}
+
+fn interrupt(db: &Connection, process: i64) -> rusqlite::Result<usize> {
+    db.execute(
+        "INSERT INTO replies (call, status, tokens, version_seq, capture_level, logprob_kind, constrained) \
+         SELECT c.seq, ?2, 0, 0, ?3, ?4, 0 FROM calls c, processes p WHERE p.seq = ?1 AND c.seq > p.after_call \
+         AND c.process = p.seq AND NOT EXISTS (SELECT 1 FROM replies r WHERE r.call = c.seq)",
+        params![
+            process,
+            code::number(code::STATUSES, CallStatus::Interrupted),
+            code::number(code::LEVELS, CaptureLevel::default()),
+            code::number(code::LOGPROB_KINDS, LogprobKind::default()),
+        ],
+    )
+}

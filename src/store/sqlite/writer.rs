@@ -1,0 +1,242 @@
+//! The one connection that writes.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::checkpoint::{Checkpointer, move_log};
+use super::insert::{Fault, PackedEnd};
+use super::process::ProcessLock;
+use super::{error, insert, process, sweep};
+use crate::call::{CallEnd, CallStart, CallStatus};
+use crate::ids::{CallId, ProcessId, RolloutId};
+use crate::store::body::Packer;
+use crate::store::{Durability, StoreConfig, StoreError, Write, Writer};
+
+/// Numbers kept in memory at most; one that isn't is asked of the index.
+const REMEMBERED: usize = 100_000;
+
+/// The store's only writer is taken as long as this lives.
+pub(super) struct Taken(pub(super) Arc<AtomicBool>);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// Writes into one SQLite file.
+pub(super) struct SqliteWriter {
+    db: Connection,
+    path: PathBuf,
+    packer: Packer,
+    process: i64,
+    /// Numbers of calls that more is to come of. One that is missing was not kept, or is asked of the index.
+    calls: HashMap<CallId, i64>,
+    rollouts: HashMap<RolloutId, i64>,
+    // Dropped in this order: the lock last but for the flag, when everything is in order.
+    checkpointer: Option<Checkpointer>,
+    _lock: ProcessLock,
+    _taken: Taken,
+}
+
+/// A write with its packing done.
+enum Ready<'a> {
+    Start(&'a CallStart, Vec<u8>),
+    End(&'a CallEnd, PackedEnd),
+    Other(&'a Write),
+}
+
+impl SqliteWriter {
+    /// Opens the connection, makes the process known, and ends what dead ones left open.
+    pub(super) fn open(path: &Path, config: &StoreConfig, process: ProcessId, taken: Taken) -> Result<Self, StoreError> {
+        let failed = |error: rusqlite::Error| error::of_writer(&error, path);
+        let folder = process::folder(path);
+        let lock = ProcessLock::take(&folder, process).map_err(|error| error::of_io(&error, &folder))?;
+        let mut db = connect(path, config).map_err(failed)?;
+        sweep::dead(&mut db, path).map_err(failed)?;
+        let process = sweep::register(&mut db, process, now()).map_err(failed)?;
+        let checkpointer = Some(Checkpointer::start(path, connect(path, config).map_err(failed)?)?);
+        Ok(Self {
+            db,
+            path: path.to_owned(),
+            packer: Packer::new(),
+            process,
+            calls: HashMap::new(),
+            rollouts: HashMap::new(),
+            checkpointer,
+            _lock: lock,
+            _taken: taken,
+        })
+    }
+
+    /// Writes everything in one transaction, or nothing. Inside: what is bad by itself.
+    fn transaction(&mut self, batch: &[Ready<'_>]) -> Result<Vec<Result<(), StoreError>>, rusqlite::Error> {
+        self.run("BEGIN IMMEDIATE")?;
+        let mut results = Vec::with_capacity(batch.len());
+        for write in batch {
+            results.push(match self.write(write) {
+                Ok(()) => Ok(()),
+                Err(Fault::Unknown(what)) => Err(StoreError::Other(what)),
+                // SQLite took back the one statement; the transaction goes on.
+                Err(Fault::Sqlite(error)) if is_own_fault(&error) && !self.db.is_autocommit() => {
+                    Err(error::of_writer(&error, &self.path))
+                }
+                Err(Fault::Sqlite(error)) => return Err(error),
+            });
+        }
+        self.run("COMMIT")?;
+        Ok(results)
+    }
+
+    fn run(&self, sql: &str) -> rusqlite::Result<()> {
+        self.db.prepare_cached(sql)?.execute([]).map(drop)
+    }
+
+    fn write(&mut self, write: &Ready<'_>) -> Result<(), Fault> {
+        match write {
+            Ready::Start(start, request) => self.start(start, request).map(drop),
+            Ready::End(end, packed) => self.end(end, packed),
+            Ready::Other(Write::Delivered(id)) => self.delivered(*id),
+            Ready::Other(Write::NewRollout(new)) => Ok(insert::rollout(&self.db, new)?),
+            Ready::Other(Write::Reward(reward)) => insert::reward(&self.db, reward),
+            Ready::Other(Write::Finish(finish)) => insert::finish(&self.db, finish),
+            Ready::Other(Write::CallStart(_) | Write::CallEnd(_)) => Err(Fault::Unknown("a call that was not packed".into())),
+        }
+    }
+
+    fn start(&mut self, start: &CallStart, request: &[u8]) -> Result<i64, Fault> {
+        let rollout = match self.rollouts.get(&start.rollout_id) {
+            Some(seq) => *seq,
+            None => insert::rollout_seq(&self.db, start.rollout_id)?,
+        };
+        let seq = insert::start(&self.db, rollout, self.process, start, request)?;
+        self.rollouts.insert(start.rollout_id, rollout);
+        self.calls.insert(start.id, seq);
+        Ok(seq)
+    }
+
+    fn end(&mut self, end: &CallEnd, packed: &PackedEnd) -> Result<(), Fault> {
+        let seq = match self.calls.get(&end.start.id) {
+            Some(seq) => *seq,
+            None => match insert::call_seq(&self.db, end.start.id)? {
+                Some(seq) => seq,
+                None => {
+                    let request = self.packer.pack(&end.start.request);
+                    self.start(&end.start, &request)?
+                }
+            },
+        };
+        insert::end(&self.db, seq, end, packed)?;
+        if end.status != CallStatus::Done {
+            self.calls.remove(&end.start.id);
+        }
+        Ok(())
+    }
+
+    fn delivered(&mut self, id: CallId) -> Result<(), Fault> {
+        let seq = match self.calls.remove(&id) {
+            Some(seq) => seq,
+            None => insert::call_seq(&self.db, id)?.ok_or_else(|| Fault::Unknown(format!("there is no call {id}")))?,
+        };
+        Ok(insert::delivered(&self.db, seq)?)
+    }
+
+    /// Takes back what a failed transaction left behind.
+    fn roll_back(&mut self) {
+        if !self.db.is_autocommit()
+            && let Err(error) = self.run("ROLLBACK")
+        {
+            tracing::error!(%error, "could not take back a transaction of the store");
+        }
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        self.calls.clear();
+        self.rollouts.clear();
+    }
+}
+
+impl Writer for SqliteWriter {
+    fn apply(&mut self, batch: &[Write]) -> Vec<Result<(), StoreError>> {
+        if self.calls.len() > REMEMBERED || self.rollouts.len() > REMEMBERED {
+            self.forget();
+        }
+        let packer = &mut self.packer;
+        let ready = batch.iter().map(|write| match write {
+            Write::CallStart(start) => Ready::Start(start, packer.pack(&start.request)),
+            Write::CallEnd(end) => Ready::End(end, PackedEnd::new(packer, end)),
+            other => Ready::Other(other),
+        });
+        let ready: Vec<_> = ready.collect();
+        match self.transaction(&ready) {
+            Ok(results) => {
+                if let Some(checkpointer) = &self.checkpointer {
+                    checkpointer.committed();
+                }
+                results
+            }
+            Err(error) => {
+                self.roll_back();
+                let error = error::of_writer(&error, &self.path);
+                batch.iter().map(|_| Err(error.clone())).collect()
+            }
+        }
+    }
+
+    fn idle(&mut self) {
+        if self.checkpointer.as_ref().is_some_and(Checkpointer::wants_writer)
+            && let Err(error) = move_log(&self.db, "PASSIVE")
+        {
+            tracing::warn!(%error, "could not begin the store's log anew");
+        }
+    }
+}
+
+impl Drop for SqliteWriter {
+    fn drop(&mut self) {
+        self.checkpointer.take();
+        // What fails here, the next process does when it finds this one gone.
+        if let Err(error) = sweep::own(&mut self.db, self.process) {
+            tracing::warn!(%error, "could not leave the store in order");
+        }
+        if let Err(error) = move_log(&self.db, "TRUNCATE") {
+            tracing::warn!(%error, "could not move the store's log into the database");
+        }
+    }
+}
+
+fn connect(path: &Path, config: &StoreConfig) -> rusqlite::Result<Connection> {
+    let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    db.busy_timeout(Duration::from_secs(config.busy_timeout_s))?;
+    db.set_prepared_statement_cache_capacity(32);
+    let synchronous = match config.durability {
+        Durability::Process => "NORMAL",
+        Durability::Power => "FULL",
+    };
+    // A log that a burst made large gives its room back when it begins anew.
+    db.execute_batch(&format!(
+        "PRAGMA synchronous = {synchronous}; PRAGMA wal_autocheckpoint = 0; PRAGMA journal_size_limit = 67108864; \
+         PRAGMA cache_size = -8192; PRAGMA temp_store = MEMORY;"
+    ))?;
+    Ok(db)
+}
+
+/// Tells whether the fault is in what was written, so that the rest of a batch can go on.
+fn is_own_fault(error: &rusqlite::Error) -> bool {
+    use rusqlite::ErrorCode::{ConstraintViolation, TooBig, TypeMismatch};
+    match error.sqlite_error_code() {
+        Some(code) => matches!(code, ConstraintViolation | TooBig | TypeMismatch),
+        None => matches!(error, rusqlite::Error::ToSqlConversionFailure(_)),
+    }
+}
+
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
