@@ -30,6 +30,7 @@ pub use check::{Broken, check};
 pub use conversation::{meaning, parents};
 pub use sample::{LeftOut, Parent, Reason, SCHEMA, Sample, SampleStatus, Span};
 pub use tree::{Needs, needs};
+pub use verdict::lost;
 
 use tree::Tree;
 use verdict::Verdict;

@@ -22,23 +22,13 @@ impl Verdict {
         if record.status == CallStatus::Running {
             return Self::Running;
         }
-        if !trained {
-            return Self::Dropped(Reason::UntrainedPolicy, None);
-        }
-        let failure = || record.failure.as_ref().map(|failure| failure.message.clone());
-        match record.status {
-            CallStatus::Failed => return Self::Dropped(Reason::UpstreamError, failure()),
-            CallStatus::Cancelled => return Self::Dropped(Reason::Undelivered, failure()),
-            CallStatus::Interrupted => return Self::Dropped(Reason::Interrupted, failure()),
-            CallStatus::Running | CallStatus::Done => {}
+        if let Some(lost) = lost(record, trained, continued) {
+            return Self::Dropped(lost.reason, lost.detail);
         }
         if let Some(verdict) = below_full(record) {
             return verdict;
         }
-        let delivered = record.delivered.unwrap_or(continued);
-        if !delivered {
-            Self::Dropped(Reason::Undelivered, None)
-        } else if record.capture.constrained {
+        if record.capture.constrained {
             Self::Masked(Reason::Constrained)
         } else if chosen {
             Self::Trained
@@ -61,6 +51,23 @@ impl Verdict {
         };
         Some(LeftOut { call_id: record.id, reason, detail })
     }
+}
+
+/// Why a call that has ended gives nothing to train, whatever is known of its tokens: it is of a policy that is not trained, or no
+/// client had its reply whole. `continued` says that a later call goes on from its reply.
+#[must_use]
+pub fn lost(record: &CallRecord, trained: bool, continued: bool) -> Option<LeftOut> {
+    let reason = match record.status {
+        _ if !trained => Reason::UntrainedPolicy,
+        CallStatus::Failed => Reason::UpstreamError,
+        CallStatus::Cancelled => Reason::Undelivered,
+        CallStatus::Interrupted => Reason::Interrupted,
+        // Where a crash left it unknown, a later call that goes on from the reply shows that the client had it.
+        CallStatus::Running | CallStatus::Done if !record.delivered.unwrap_or(continued) => Reason::Undelivered,
+        CallStatus::Running | CallStatus::Done => return None,
+    };
+    let detail = record.failure.as_ref().map(|failure| failure.message.clone());
+    Some(LeftOut { call_id: record.id, reason, detail })
 }
 
 /// What stands in the way of a whole reply being trained, as far as its tokens go. The level is what the policy found; it is
