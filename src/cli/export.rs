@@ -1,0 +1,201 @@
+//! `gleaner export`: writes a data set.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, bail};
+use clap::builder::PossibleValuesParser;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::export::{self, Filter, Summary};
+use crate::ids::RolloutId;
+use crate::store::{Outcome, Purpose, Store};
+
+/// Writes a data set from recorded rollouts, and says how many samples were written, and which calls were left out and why.
+///
+/// Takes rollouts that have ended, open ones recorded without a harness of ours (purpose `record`), and any named by --rollout.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// `samples`: token ids, loss masks and log-probabilities. `messages`: conversations for SFT.
+    #[arg(value_parser = PossibleValuesParser::new(export::ALL.iter().map(|format| format.name())))]
+    format: String,
+    /// The file to write; its ending says the form (.jsonl). One that is there is replaced once the new one is whole.
+    #[arg(long, value_name = "PATH")]
+    out: PathBuf,
+    /// Only this rollout; may be given more than once.
+    #[arg(long, value_name = "ID")]
+    rollout: Vec<RolloutId>,
+    /// Only rollouts of this group.
+    #[arg(long, value_name = "ID")]
+    group: Option<String>,
+    /// Only rollouts of this task.
+    #[arg(long, value_name = "ID")]
+    task: Option<String>,
+    /// Only rollouts of this harness.
+    #[arg(long, value_name = "NAME")]
+    harness: Option<String>,
+    /// Only rollouts that ended so: passed, failed, truncated, `timed_out`, `harness_error`, `infra_error` or cancelled.
+    #[arg(long, value_parser = export::outcome)]
+    outcome: Option<Outcome>,
+    /// Only rollouts of this purpose: train, eval or record.
+    #[arg(long, value_parser = export::purpose)]
+    purpose: Option<Purpose>,
+    /// Only rollouts with at least this reward.
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
+    min_reward: Option<f64>,
+    /// Only rollouts begun since then: RFC 3339, or how long ago (90s, 15m, 2h, 7d).
+    #[arg(long, value_name = "T", value_parser = since)]
+    since: Option<i64>,
+    /// Train only what was sampled by weights V to W (`policy_seq`, both included; either may be missing).
+    #[arg(long, value_name = "V..W", value_parser = export::policy_seq, allow_hyphen_values = true)]
+    policy_seq: Option<std::ops::RangeInclusive<i64>>,
+    /// Read the file back and prove the invariants; a file that breaks one is not kept.
+    #[arg(long)]
+    check: bool,
+    /// Print the summary as one line of JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Carries the command out. `trained` says of a policy's name whether it is trained.
+pub(super) async fn run(args: Args, store: &dyn Store, trained: &(dyn Fn(&str) -> bool + Sync)) -> anyhow::Result<ExitCode> {
+    let Some(format) = export::named(&args.format) else { bail!("there is no format {}", args.format) };
+    let filter = Filter {
+        rollouts: args.rollout,
+        group: args.group,
+        task: args.task,
+        harness: args.harness,
+        outcome: args.outcome,
+        purpose: args.purpose,
+        min_reward: args.min_reward,
+        since: args.since,
+        policy_seq: args.policy_seq,
+    };
+    let bar = ProgressBar::new_spinner().with_style(ProgressStyle::with_template("{spinner} {msg} ({elapsed})")?);
+    let progress = |summary: &Summary| {
+        bar.set_message(format!("{} rollouts, {} samples", summary.rollouts, summary.samples));
+        bar.tick();
+    };
+    let done = export::export(format, store, &filter, trained, &args.out, args.check, &progress).await;
+    bar.finish_and_clear();
+    let summary = done?;
+    if args.json {
+        let line = serde_json::to_string(&summary).context("writing the summary")?;
+        writeln!(std::io::stdout(), "{line}").context("printing the summary")?;
+    }
+    write!(std::io::stderr(), "{}", report(&summary)).context("printing the summary")?;
+    Ok(if summary.samples > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What is said to people.
+fn report(summary: &Summary) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    let rollouts = match summary.rollouts {
+        1 => "1 rollout".to_owned(),
+        count => format!("{count} rollouts"),
+    };
+    // Writing to a string can't fail.
+    let _ = match (summary.samples, summary.rollouts) {
+        (0, 0) if summary.still_open > 0 => writeln!(
+            text,
+            "nothing was written: the rollouts that match are still open; finish them, or name them with --rollout"
+        ),
+        (0, 0) => writeln!(text, "nothing was written: no rollout matches; `gleaner list` shows which there are"),
+        (0, _) => writeln!(text, "nothing was written: {rollouts} matched, and none of their calls gives a sample"),
+        (count, _) => {
+            let checked = if summary.checked { ", every invariant holds" } else { "" };
+            let rows = if summary.format == "samples" { "samples" } else { "rows" };
+            writeln!(text, "{count} {rows} of {rollouts} written to {}{checked}", summary.out.display())
+        }
+    };
+    for (reason, calls) in &summary.left_out {
+        let _ = writeln!(text, "left out: {calls} {} ({reason})", if *calls == 1 { "call" } else { "calls" });
+    }
+    if summary.still_open > 0 && summary.rollouts > 0 {
+        let _ = writeln!(text, "not taken: {} still open", summary.still_open);
+    }
+    if summary.samples == 0 && summary.left_out.contains_key("text_only") {
+        let _ = writeln!(text, "calls without token ids can be exported as conversations: gleaner export messages");
+    }
+    text
+}
+
+fn since(text: &str) -> Result<i64, export::BadFilter> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    export::since(text, i64::try_from(now.as_millis()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use clap::{Args as _, FromArgMatches as _};
+
+    use super::*;
+
+    fn parse(args: &[&str]) -> Result<Args, clap::Error> {
+        let command = Args::augment_args(clap::Command::new("export"));
+        Args::from_arg_matches(&command.try_get_matches_from(std::iter::once("export").chain(args.iter().copied()))?)
+    }
+
+    #[test]
+    fn every_filter_of_the_contract_is_read() {
+        let id = RolloutId::generate().to_string();
+        let args = [
+            "samples",
+            "--out",
+            "a.jsonl",
+            "--rollout",
+            &id,
+            "--group",
+            "g",
+            "--task",
+            "t",
+            "--harness",
+            "codex",
+            "--outcome",
+            "timed_out",
+            "--purpose",
+            "train",
+            "--min-reward",
+            "-0.5",
+            "--since",
+            "2h",
+            "--policy-seq",
+            "..7",
+            "--check",
+            "--json",
+        ];
+        let args = parse(&args).unwrap();
+        assert_eq!((args.rollout.len(), args.outcome, args.purpose), (1, Some(Outcome::TimedOut), Some(Purpose::Train)));
+        assert_eq!((args.min_reward, args.policy_seq), (Some(-0.5), Some(i64::MIN..=7)));
+    }
+
+    #[test]
+    fn wrong_usage_says_what_is_right() {
+        let error = |args: &[&str]| parse(args).unwrap_err().to_string();
+        assert!(error(&["parquet", "--out", "a"]).contains("samples, messages"));
+        assert!(error(&["samples"]).contains("--out"));
+        assert!(error(&["samples", "--out", "a.jsonl", "--since", "noon"]).contains("RFC 3339"));
+        assert!(error(&["samples", "--out", "a.jsonl", "--outcome", "won"]).contains("passed"));
+    }
+
+    #[test]
+    fn the_report_names_reasons_and_what_to_do() {
+        let summary = Summary {
+            format: "samples",
+            rollouts: 2,
+            left_out: BTreeMap::from([("text_only", 3), ("undelivered", 1)]),
+            ..Summary::default()
+        };
+        assert_eq!(
+            report(&summary),
+            "nothing was written: 2 rollouts matched, and none of their calls gives a sample\n\
+             left out: 3 calls (text_only)\nleft out: 1 call (undelivered)\n\
+             calls without token ids can be exported as conversations: gleaner export messages\n"
+        );
+    }
+}

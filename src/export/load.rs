@@ -1,0 +1,124 @@
+//! From the store to turns.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+
+use super::ExportError;
+use crate::call::{Call, CallRecord, Message, Raw, RawKind, Text, Tool, ToolCall};
+use crate::store::{Rollout, Store};
+use crate::trajectory::{Needs, RolloutFacts, Turn, needs};
+use crate::wire;
+
+/// What samples say of a rollout.
+pub(super) fn facts(rollout: &Rollout) -> RolloutFacts {
+    RolloutFacts {
+        id: rollout.id,
+        index: rollout.index,
+        group_id: rollout.group_id.clone(),
+        task_id: rollout.task_id.clone(),
+        harness: rollout.harness.clone(),
+        purpose: name(&rollout.purpose).unwrap_or_default(),
+        reward: rollout.reward(),
+        rewards: rollout.rewards.clone(),
+        outcome: rollout.outcome.as_ref().and_then(name),
+        metadata: rollout.metadata.clone(),
+    }
+}
+
+/// The name that a plain enum has in JSON.
+fn name(value: &impl serde::Serialize) -> Option<String> {
+    match serde_json::to_value(value) {
+        Ok(Value::String(name)) => Some(name),
+        _ => None,
+    }
+}
+
+/// The rollout's calls in the order in which they began. Requests are read as text where they are needed, or `all` of them.
+pub(super) async fn turns(
+    store: &dyn Store,
+    rollout: &Rollout,
+    trained: &(dyn Fn(&str) -> bool + Sync),
+    all: bool,
+) -> Result<Vec<Turn>, ExportError> {
+    let records = store.calls(rollout.id).await?;
+    let needed = if all { Needs::All } else { needs(&records.iter().collect::<Vec<_>>()) };
+    let mut turns = Vec::with_capacity(records.len());
+    for (index, mut record) in records.into_iter().enumerate() {
+        let read = match &needed {
+            Needs::All => true,
+            Needs::Some(turns) => turns.contains(&index),
+        };
+        let (messages, tools) = if read { request(store, &record).await? } else { <_>::default() };
+        record.message = record.message.map(reasoning_content);
+        let rewards = rollout.call_rewards.iter().filter(|(call, ..)| *call == record.id);
+        turns.push(Turn {
+            rewards: rewards.map(|(_, name, value)| (name.clone(), *value)).collect(),
+            trained: trained(&record.policy),
+            record,
+            messages,
+            tools,
+        });
+    }
+    Ok(turns)
+}
+
+/// A request's messages and tools in chat completions' form; empty if it can't be read.
+async fn request(store: &dyn Store, record: &CallRecord) -> Result<(Vec<Raw>, Vec<Raw>), ExportError> {
+    let Some(wire) = wire::named(&record.wire) else { return Ok(<_>::default()) };
+    let Some(body) = store.raw(record.id, RawKind::Request).await? else { return Ok(<_>::default()) };
+    let Ok(call) = wire.parse(&body) else { return Ok(<_>::default()) };
+    Ok(text(&call))
+}
+
+fn text(call: &Call) -> (Vec<Raw>, Vec<Raw>) {
+    let messages = call.messages.iter().map(|message| {
+        // Data sets know reasoning by one name, whatever the client calls it.
+        let message = Message { reasoning_field: None, ..message.clone() };
+        written(|out| message.write_chat(out, REASONING, &|tool: &ToolCall| tool_name(tool.namespace.as_ref(), &tool.name)))
+    });
+    let tools =
+        call.tools.iter().map(|tool: &Tool| written(|out| tool.write_chat(out, &tool_name(tool.namespace.as_ref(), &tool.name))));
+    (messages.collect(), tools.collect())
+}
+
+/// The field of reasoning in what is exported.
+pub(super) const REASONING: &str = "reasoning_content";
+
+/// The name of a grouped tool: group and name, as policies are offered it.
+fn tool_name(namespace: Option<&Text>, name: &Text) -> Text {
+    match namespace {
+        None => name.clone(),
+        Some(namespace) => Text::from_inner(&[namespace.inner(), b"__", name.inner()].concat()),
+    }
+}
+
+fn written(write: impl FnOnce(&mut Vec<u8>)) -> Raw {
+    let mut out = Vec::new();
+    write(&mut out);
+    raw(&String::from_utf8_lossy(&out))
+}
+
+/// Takes JSON text; text that is none, which no writer of ours gives, becomes a string.
+pub(super) fn raw(text: &str) -> Raw {
+    match serde_json::from_str::<&serde_json::value::RawValue>(text) {
+        Ok(value) => Raw::from_value(&value),
+        Err(_) => Raw::from_value(&text),
+    }
+}
+
+/// A reply's message, its reasoning under the one name that data sets know.
+fn reasoning_content(message: Raw) -> Raw {
+    let Ok(fields) = message.read::<Map<String, Value>>() else { return message };
+    if !fields.contains_key("reasoning") || fields.contains_key(REASONING) {
+        return message;
+    }
+    let renamed: Map<String, Value> = fields
+        .into_iter()
+        .map(|(name, value)| {
+            let name = if name == "reasoning" { Cow::Borrowed(REASONING) } else { Cow::Owned(name) };
+            (name.into_owned(), value)
+        })
+        .collect();
+    Raw::from_value(&renamed)
+}

@@ -1,0 +1,118 @@
+//! The calls of a rollout by whom they go on from: one forest for each policy and model.
+
+use std::collections::BTreeMap;
+
+use super::forest::Forest;
+use super::verdict::{cut, has_ids};
+use crate::call::{CallRecord, CallStatus};
+
+/// Who goes on from whom, by token ids.
+#[derive(Debug)]
+pub(super) struct Tree<'a> {
+    forests: BTreeMap<(&'a str, &'a str), Forest<'a>>,
+    keys: Vec<Option<(&'a str, &'a str)>>,
+    children: Vec<Vec<usize>>,
+    roots: Vec<usize>,
+}
+
+impl<'a> Tree<'a> {
+    /// Adds the calls in the order in which they began. Calls without ids are not in it.
+    pub(super) fn grow(records: &[&'a CallRecord]) -> Self {
+        let mut tree = Self {
+            forests: BTreeMap::new(),
+            keys: vec![None; records.len()],
+            children: vec![Vec::new(); records.len()],
+            roots: Vec::new(),
+        };
+        // Of replies alike to the last token, the client goes on from the last that it had whole. A call that sampled nothing is
+        // nobody's predecessor: whatever has its prompt asks the same again.
+        let prefer = |ends: &[usize]| {
+            let said = || ends.iter().rev().copied().filter(|end| !records[*end].capture.completion_ids.is_empty());
+            let whole = |end: &usize| records[*end].status == CallStatus::Done && records[*end].delivered != Some(false);
+            said().find(whole).or_else(|| said().next())
+        };
+        for (index, record) in records.iter().copied().enumerate().filter(|(_, record)| has_ids(record)) {
+            // A sample never crosses a policy or a model.
+            let key = (record.policy.as_str(), record.model.as_str());
+            tree.keys[index] = Some(key);
+            let forest = tree.forests.entry(key).or_insert_with(Forest::new);
+            forest.add(index, &record.capture.prompt_ids, &record.capture.completion_ids, &prefer);
+            match forest.parent(index) {
+                Some(parent) => tree.children[parent].push(index),
+                None => tree.roots.push(index),
+            }
+        }
+        tree
+    }
+
+    fn forest(&self, turn: usize) -> Option<&Forest<'a>> {
+        self.keys[turn].and_then(|key| self.forests.get(&key))
+    }
+
+    /// The turn that this one goes on from.
+    pub(super) fn parent(&self, turn: usize) -> Option<usize> {
+        self.forest(turn)?.parent(turn)
+    }
+
+    /// The turns from the root to this one.
+    pub(super) fn chain(&self, turn: usize) -> Vec<usize> {
+        let mut chain: Vec<usize> = std::iter::successors(Some(turn), |turn| self.parent(*turn)).collect();
+        chain.reverse();
+        chain
+    }
+
+    /// The turns that go on from this one, in the order in which they began.
+    pub(super) fn children(&self, turn: usize) -> &[usize] {
+        &self.children[turn]
+    }
+
+    /// The turns that go on from none.
+    pub(super) fn roots(&self) -> &[usize] {
+        &self.roots
+    }
+
+    /// How many tokens two turns' whole sequences share; 0 if they can't share any.
+    pub(super) fn shared(&self, a: usize, b: usize) -> usize {
+        if self.keys[a] != self.keys[b] {
+            return 0;
+        }
+        self.forest(a).map_or(0, |forest| forest.shared(a, b))
+    }
+
+    /// Places on a turn's sequence at which others may leave it, from its end up to its start, each with its depth in tokens.
+    pub(super) fn path(&self, turn: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
+        self.forest(turn).into_iter().flat_map(move |forest| forest.path(turn))
+    }
+
+    /// Whether a turn stands in the forest.
+    pub(super) fn holds(&self, turn: usize) -> bool {
+        self.keys[turn].is_some()
+    }
+
+    /// The forest's key, for maps over places of several forests.
+    pub(super) fn key(&self, turn: usize) -> (&'a str, &'a str) {
+        self.keys[turn].unwrap_or_default()
+    }
+}
+
+/// Which calls' requests must be read as text before [`super::build`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// Only those of these turns: the ends of conversations.
+    Some(Vec<usize>),
+    /// All: something branches or broke off, and only the text tells what it went on from.
+    All,
+}
+
+/// Says which requests [`super::build`] needs. Most rollouts are one conversation, so that its last request has it all.
+#[must_use]
+pub fn needs(records: &[&CallRecord]) -> Needs {
+    let tree = Tree::grow(records);
+    let linear = tree.roots.len() <= 1 && tree.children.iter().all(|children| children.len() <= 1);
+    let unknown = records.iter().any(|record| record.status == CallStatus::Done && record.delivered.is_none());
+    let untold = |index: usize| !tree.holds(index) && (unknown || cut(records[index]));
+    if !linear || (0..records.len()).any(untold) {
+        return Needs::All;
+    }
+    Needs::Some((0..records.len()).filter(|turn| tree.holds(*turn) && tree.children[*turn].is_empty()).collect())
+}
