@@ -1,5 +1,7 @@
 //! Where containers run. Docker now; the trait is the seam for Kubernetes and plain processes.
 
+pub mod base_image;
+mod config;
 mod docker;
 
 use std::path::PathBuf;
@@ -8,7 +10,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-pub use docker::Docker;
+pub use config::EngineConfig;
+pub use docker::{Docker, IsAlive};
 
 /// A place that runs sandboxes: containers with no network.
 #[async_trait]

@@ -1,1 +1,3 @@
 //! Runs unmodified harnesses in sandboxes.
+
+pub mod helper;

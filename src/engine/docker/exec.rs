@@ -1,0 +1,140 @@
+//! Runs a command in a started sandbox.
+
+use std::time::Duration;
+
+use bollard::container::LogOutput;
+use bollard::exec::{CreateExecOptions, StartExecOptions, StartExecResults};
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use tokio::io::AsyncWriteExt;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::failed;
+use crate::engine::{EngineError, ExecResult, ExecSpec, SandboxId};
+
+/// Past its time a command is not waited for, but it lives on: Docker has no way to kill one. So whoever gets
+/// `timed_out` removes the sandbox, which kills everything in it.
+pub(super) async fn exec(api: &bollard::Docker, sandbox: &SandboxId, spec: &ExecSpec) -> Result<ExecResult, EngineError> {
+    let deadline = Instant::now() + spec.timeout;
+    let doing = || format!("run {} in sandbox {}", spec.command.first().map_or("nothing", String::as_str), sandbox.0);
+    let mut output = Output::new(spec.output_limit);
+    let run = async {
+        let id = api.create_exec(&sandbox.0, options(spec)).await.map_err(failed(doing()))?.id;
+        let start = StartExecOptions { detach: false, tty: false, output_capacity: Some(1 << 16) };
+        let StartExecResults::Attached { output: mut lines, mut input } =
+            api.start_exec(&id, Some(start)).await.map_err(failed(doing()))?
+        else {
+            return Err(EngineError::Failed { doing: doing(), why: "the engine did not attach".to_owned() });
+        };
+        // Both at once: a command that prints before it has read everything would wait for ever otherwise. One that reads
+        // nothing closes its end, which is no failure.
+        let feed = async {
+            if input.write_all(&spec.stdin).await.is_ok() {
+                let _ = input.shutdown().await;
+            }
+            // Kept open: dropping it would end the connection before the output has come.
+            input
+        };
+        let collect = async {
+            while let Some(line) = lines.next().await {
+                sort(line.map_err(failed(doing()))?, |is_error, bytes| output.push(is_error, bytes));
+            }
+            Ok::<(), EngineError>(())
+        };
+        tokio::pin!(feed);
+        tokio::pin!(collect);
+        tokio::select! {
+            collected = &mut collect => collected?,
+            _input = &mut feed => collect.await?,
+        }
+        exit_code(api, &id).await.map_err(failed(doing()))
+    };
+    let ended = timeout_at(deadline, run).await;
+    let (exit_code, timed_out) = match ended {
+        Ok(code) => (code?, false),
+        Err(_) => (-1, true),
+    };
+    let (stdout, stderr) = output.finish();
+    Ok(ExecResult { exit_code, stdout, stderr, timed_out })
+}
+
+fn options(spec: &ExecSpec) -> CreateExecOptions<String> {
+    CreateExecOptions {
+        attach_stdin: Some(true),
+        attach_stdout: Some(true),
+        attach_stderr: Some(true),
+        tty: Some(false),
+        detach_keys: None,
+        env: Some(spec.env.iter().map(|(name, value)| format!("{name}={value}")).collect()),
+        cmd: Some(spec.command.clone()),
+        privileged: Some(spec.privileged),
+        user: spec.user.clone(),
+        working_dir: spec.workdir.clone(),
+    }
+}
+
+/// The exit code may come a moment after the output's end.
+async fn exit_code(api: &bollard::Docker, id: &str) -> Result<i64, bollard::errors::Error> {
+    loop {
+        let facts = api.inspect_exec(id).await?;
+        if let (Some(code), Some(false)) = (facts.exit_code, facts.running) {
+            return Ok(code);
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Gives a piece of output to `take`, with whether it is standard error.
+pub(super) fn sort(piece: LogOutput, mut take: impl FnMut(bool, &[u8])) {
+    match piece {
+        LogOutput::StdErr { message } => take(true, &message),
+        LogOutput::StdOut { message } | LogOutput::Console { message } => take(false, &message),
+        LogOutput::StdIn { .. } => {}
+    }
+}
+
+/// Bounded output. What was dropped is said at the end of standard error, so that standard output stays a true prefix.
+struct Output {
+    limit: usize,
+    kept: [BytesMut; 2],
+    dropped: [usize; 2],
+}
+
+impl Output {
+    fn new(limit: usize) -> Self {
+        Self { limit, kept: [BytesMut::new(), BytesMut::new()], dropped: [0, 0] }
+    }
+
+    fn push(&mut self, is_error: bool, bytes: &[u8]) {
+        let at = usize::from(is_error);
+        let room = self.limit - self.kept[at].len();
+        let taken = bytes.len().min(room);
+        self.kept[at].extend_from_slice(&bytes[..taken]);
+        self.dropped[at] += bytes.len() - taken;
+    }
+
+    fn finish(self) -> (Bytes, Bytes) {
+        let [stdout, mut stderr] = self.kept;
+        for (name, dropped) in [("standard output", self.dropped[0]), ("standard error", self.dropped[1])] {
+            if dropped > 0 {
+                stderr.extend_from_slice(format!("\n[gleaner: {dropped} more bytes of {name} dropped]\n").as_bytes());
+            }
+        }
+        (stdout.freeze(), stderr.freeze())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_past_the_limit_is_dropped_and_said_so() {
+        let mut output = Output::new(4);
+        output.push(false, b"abc");
+        output.push(false, b"def");
+        output.push(true, b"e");
+        let (stdout, stderr) = output.finish();
+        assert_eq!((&stdout[..], &stderr[..]), (&b"abcd"[..], &b"e\n[gleaner: 2 more bytes of standard output dropped]\n"[..]));
+    }
+}
