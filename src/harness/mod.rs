@@ -1,3 +1,144 @@
-//! Runs unmodified harnesses in sandboxes.
+//! Runs unmodified harnesses in sandboxes: a harness is data ([`spec`]), one rollout a pure state machine ([`run`]) that a
+//! driver carries out on an [`Engine`], and its model calls go to a [`ModelEndpoint`] handed in from above.
 
-pub mod helper;
+mod catalog;
+mod config;
+mod control;
+mod driver;
+mod endpoint;
+mod helper;
+mod outcome;
+mod payload;
+pub mod run;
+pub mod spec;
+mod task;
+mod template;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::{Engine, EngineError, Limits};
+use crate::ids::RolloutId;
+use crate::store::Outcome;
+use driver::{Driver, Prepared};
+use spec::Spec;
+
+pub use catalog::{Catalog, Harness};
+pub use config::RolloutConfig;
+pub use endpoint::ModelEndpoint;
+pub use helper::install as install_helper;
+pub use payload::{Builder, PAYLOAD, PayloadError};
+pub use task::{Task, TaskError};
+
+/// Where rollouts run and what they have there.
+pub struct Stage<'a> {
+    pub engine: &'a dyn Engine,
+    pub endpoint: &'a dyn ModelEndpoint,
+    /// The folder of payloads and of our helper; it can be made anew.
+    pub cache: PathBuf,
+    /// Each rollout's output, result and evidence, in a folder of its id.
+    pub artifacts: PathBuf,
+    /// What each sandbox may use.
+    pub limits: Limits,
+    pub config: RolloutConfig,
+    /// Ends every rollout as cancelled.
+    pub cancel: CancellationToken,
+    /// Told what goes on.
+    pub progress: &'a (dyn Fn(Progress) + Send + Sync),
+}
+
+/// Runs of one harness on one task.
+#[derive(Clone, Debug)]
+pub struct Order {
+    pub harness: Harness,
+    /// The harness's, with its variant and parameters chosen ([`Spec::with`]).
+    pub spec: Spec,
+    pub variant: Option<String>,
+    pub task: Task,
+    /// Rollouts; more than one are a group.
+    pub samples: u32,
+    /// Before the task's.
+    pub image: Option<String>,
+    /// Before the task's.
+    pub timeout: Option<Duration>,
+}
+
+/// What goes on, for whoever watches.
+#[derive(Clone, Debug)]
+pub enum Progress {
+    /// A payload is being built: what its build printed.
+    Building { harness: String, line: String },
+    /// A rollout goes on to this.
+    Step { rollout: RolloutId, doing: &'static str },
+    /// A rollout has ended.
+    Ended(Report),
+}
+
+/// How a rollout ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    pub id: RolloutId,
+    pub harness: String,
+    pub task_id: String,
+    pub outcome: Outcome,
+    pub reward: Option<f64>,
+    pub calls: u64,
+    /// Tokens sampled.
+    pub tokens: u64,
+    /// Places where a prompt parts from an earlier reply that reads the same.
+    pub drift: u64,
+    /// What went wrong, if something did.
+    pub error: Option<String>,
+    /// The folder of its output, result and evidence.
+    pub artifacts: PathBuf,
+}
+
+/// Runs every sample of every order, so many at once as the config says. Builds payloads that are missing first.
+///
+/// # Errors
+/// If the engine does not answer, an image is missing, a payload can't be built, or a record can't be kept. A rollout that goes
+/// wrong is no error: its report says so.
+pub async fn run_all(stage: &Stage<'_>, orders: &[Order]) -> anyhow::Result<Vec<Report>> {
+    stage.engine.ready().await?;
+    let swept = stage.engine.sweep().await?;
+    if swept > 0 {
+        tracing::info!(sandboxes = swept, "removed what a process that died had left");
+    }
+    let helper = helper_path(&stage.cache)?;
+    let mut prepared = Vec::with_capacity(orders.len());
+    for order in orders {
+        prepared.push(prepare(stage, order, helper.clone()).await?);
+    }
+    let rollouts = prepared.iter().flat_map(|prepared| (0..prepared.order.samples).map(move |_| prepared));
+    let running = rollouts.map(|prepared| async move { Driver::new(stage, prepared)?.run().await });
+    let mut running = futures::stream::iter(running).buffered(stage.config.concurrency.max(1));
+    let mut reports = Vec::new();
+    let mut failed = None;
+    // After an error the others are ended too, but in good order: their sandboxes are removed.
+    while let Some(ended) = running.next().await {
+        match ended {
+            Ok(report) => reports.push(report),
+            Err(error) => {
+                stage.cancel.cancel();
+                failed.get_or_insert(error);
+            }
+        }
+    }
+    failed.map_or(Ok(reports), Err)
+}
+
+async fn prepare<'a>(stage: &Stage<'_>, order: &'a Order, helper: PathBuf) -> anyhow::Result<Prepared<'a>> {
+    let image = order.image.clone().or_else(|| order.task.image.clone()).unwrap_or_else(|| stage.config.image.clone());
+    let facts = stage.engine.image(&image).await?.ok_or_else(|| EngineError::NoImage(image.clone()))?;
+    let name = order.spec.name.clone();
+    let tell = |line: &str| (stage.progress)(Progress::Building { harness: name.clone(), line: line.to_owned() });
+    let builder = Builder { cache: &stage.cache, image: &stage.config.image, progress: &tell, cancel: &stage.cancel };
+    let payload = builder.ready(&order.harness).await?;
+    let by_task = order.task.timeout_s.or(order.spec.run.timeout_s).map(Duration::from_secs);
+    let timeout = order.timeout.or(by_task).unwrap_or(Duration::from_secs(stage.config.timeout_s));
+    let group = (order.samples > 1).then(|| (uuid::Uuid::now_v7().to_string(), order.samples));
+    Ok(Prepared { order, image, facts, payload, helper, group, timeout })
+}

@@ -1,0 +1,32 @@
+#!/bin/sh
+# Builds the payload of mini-swe-agent: Python with its own loader and libraries, so that it runs in any image, and a venv.
+# Runs as root in a container of Debian bookworm; the payload is the folder $OUT, mounted where the harness will find it.
+set -eu
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+apt-get install -y -qq --no-install-recommends python3 python3-venv patchelf ca-certificates >/dev/null
+
+version=$(python3 -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
+mkdir -p "$OUT/python/bin" "$OUT/python/lib" "$OUT/lib"
+cp "/usr/bin/$version" "$OUT/python/bin/$version"
+ln -sf "$version" "$OUT/python/bin/python3"
+cp -r "/usr/lib/$version" "$OUT/python/lib/$version"
+rm -rf "$OUT/python/lib/$version/test" "$OUT/python/lib/$version/__pycache__"
+
+"/usr/bin/$version" -m venv --copies "$OUT/venv"
+"$OUT/venv/bin/pip" install --quiet --no-cache-dir --no-compile --disable-pip-version-check $PACKAGES
+
+# The libraries that the interpreter, its extension modules and the wheels' find in the system, and the loader itself.
+find "$OUT" -type f \( -name '*.so' -o -name '*.so.*' -o -path '*/bin/python3*' \) -exec ldd {} + 2>/dev/null |
+  awk '$2 == "=>" && $3 ~ /^\/(usr\/)?lib/ { print $3 }' | sort -u |
+  while read -r library; do cp -L "$library" "$OUT/lib/"; done
+loader=$(patchelf --print-interpreter "/usr/bin/$version")
+cp -L "$loader" "$OUT/lib/"
+
+for binary in "$OUT/python/bin/$version" "$OUT"/venv/bin/python3*; do
+  [ -L "$binary" ] && continue
+  patchelf --set-interpreter "$OUT/lib/$(basename "$loader")" --force-rpath --set-rpath "$OUT/lib" "$binary"
+done
+sed -i "s|^home = .*|home = $OUT/python/bin|" "$OUT/venv/pyvenv.cfg"
+find "$OUT/venv" -name '*.exe' -delete
+"$OUT/venv/bin/python3" -c 'import sys; print(sys.executable)'

@@ -1,0 +1,167 @@
+//! Which harnesses there are: folders embedded in the binary, and those of `--harnesses DIR`, which add or replace.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use include_dir::{Dir, include_dir};
+
+use super::spec::{Spec, SpecError, nearest};
+
+static EMBEDDED: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/harnesses");
+
+/// A harness: what its `harness.toml` says, and the files of its folder.
+#[derive(Clone, Debug)]
+pub struct Harness {
+    pub spec: Spec,
+    /// The folder's files by their path in it.
+    pub files: BTreeMap<String, Vec<u8>>,
+    /// Where it comes from, for people.
+    pub origin: String,
+}
+
+/// All harnesses by name.
+#[derive(Clone, Debug, Default)]
+pub struct Catalog {
+    harnesses: BTreeMap<String, Harness>,
+}
+
+impl Catalog {
+    /// The embedded harnesses, and those in the folders of `extra`.
+    ///
+    /// # Errors
+    /// If a folder can't be read or a harness's description is wrong.
+    pub fn load(extra: Option<&Path>) -> Result<Self, SpecError> {
+        let mut catalog = Self::default();
+        for folder in EMBEDDED.dirs() {
+            let mut files = BTreeMap::new();
+            collect(folder, folder.path(), &mut files);
+            catalog.add(&folder.path().display().to_string(), "embedded", files)?;
+        }
+        if let Some(extra) = extra {
+            catalog.add_folders(extra)?;
+        }
+        Ok(catalog)
+    }
+
+    /// Every harness, by name.
+    pub fn all(&self) -> impl Iterator<Item = &Harness> {
+        self.harnesses.values()
+    }
+
+    /// The harness of `name`.
+    ///
+    /// # Errors
+    /// If there is none; the nearest name is in the error.
+    pub fn get(&self, name: &str) -> Result<&Harness, SpecError> {
+        self.harnesses.get(name).ok_or_else(|| SpecError::Unknown {
+            name: name.to_owned(),
+            near: nearest(name, self.harnesses.keys().map(String::as_str)),
+            known: self.harnesses.keys().cloned().collect::<Vec<_>>().join(", "),
+        })
+    }
+
+    fn add_folders(&mut self, extra: &Path) -> Result<(), SpecError> {
+        let unreadable = |path: &Path, error: std::io::Error| SpecError::Unreadable {
+            file: path.display().to_string(),
+            why: error.to_string(),
+        };
+        // The folder of one harness may be named as well as a folder of such.
+        if extra.join("harness.toml").is_file() {
+            let files = read_folder(extra).map_err(|error| unreadable(extra, error))?;
+            return self.add(&extra.display().to_string(), &extra.display().to_string(), files);
+        }
+        for entry in std::fs::read_dir(extra).map_err(|error| unreadable(extra, error))? {
+            let path = entry.map_err(|error| unreadable(extra, error))?.path();
+            if path.join("harness.toml").is_file() {
+                let files = read_folder(&path).map_err(|error| unreadable(&path, error))?;
+                self.add(&path.display().to_string(), &path.display().to_string(), files)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, folder: &str, origin: &str, files: BTreeMap<String, Vec<u8>>) -> Result<(), SpecError> {
+        let file = format!("{folder}/harness.toml");
+        let unreadable = |why: &str| SpecError::Unreadable { file: file.clone(), why: why.to_owned() };
+        let text = files.get("harness.toml").ok_or_else(|| unreadable("is missing"))?;
+        let text = std::str::from_utf8(text).map_err(|_| unreadable("is not UTF-8"))?;
+        let spec = Spec::parse(&file, text)?;
+        let sources = spec.files.iter().chain(spec.variants.values().flat_map(|variant| &variant.files));
+        for named in sources.filter_map(|file| file.source.as_ref()).chain([&spec.payload.build]) {
+            if !files.contains_key(named) {
+                return Err(unreadable(&format!("names the file {named}, which is not in its folder")));
+            }
+        }
+        self.harnesses.insert(spec.name.clone(), Harness { spec, files, origin: origin.to_owned() });
+        Ok(())
+    }
+}
+
+fn collect(folder: &Dir<'_>, root: &Path, files: &mut BTreeMap<String, Vec<u8>>) {
+    for file in folder.files() {
+        let path = file.path().strip_prefix(root).unwrap_or(file.path());
+        files.insert(path.display().to_string(), file.contents().to_vec());
+    }
+    for folder in folder.dirs() {
+        collect(folder, root, files);
+    }
+}
+
+fn read_folder(root: &Path) -> std::io::Result<BTreeMap<String, Vec<u8>>> {
+    let mut files = BTreeMap::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+                files.insert(name, std::fs::read(&path)?);
+            }
+        }
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn embedded_harnesses_are_well_formed() {
+        let catalog = Catalog::load(None).unwrap();
+        let names: Vec<_> = catalog.all().map(|harness| harness.spec.name.as_str()).collect();
+        assert_eq!(names, ["codex", "mini-swe-agent"]);
+        for harness in catalog.all() {
+            for variant in harness.spec.variants.keys() {
+                harness.spec.clone().with(Some(variant), &[]).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_tells_the_nearest() {
+        let error = Catalog::load(None).unwrap().get("codx").unwrap_err().to_string();
+        assert_eq!(error, "there is no harness codx (did you mean codex?); there are: codex, mini-swe-agent");
+    }
+
+    #[test]
+    fn a_folder_adds_and_replaces() {
+        let root = tempfile::tempdir().unwrap();
+        for (folder, name) in [("one", "own"), ("two", "codex")] {
+            let folder = root.path().join(folder);
+            std::fs::create_dir(&folder).unwrap();
+            let text = format!(
+                "name = \"{name}\"\nversion = \"9\"\ndescription = \"\"\nwire = \"chat\"\n[payload]\nbuild = \"b.sh\"\nwhere = \"host\"\n\
+                 [run]\ncommand = [\"x\"]\n"
+            );
+            std::fs::write(folder.join("harness.toml"), text).unwrap();
+            std::fs::write(folder.join("b.sh"), "").unwrap();
+        }
+        let catalog = Catalog::load(Some(root.path())).unwrap();
+        assert_eq!(catalog.get("own").unwrap().spec.version, "9");
+        assert_eq!(catalog.get("codex").unwrap().spec.version, "9");
+        assert_eq!(catalog.all().count(), 3);
+    }
+}

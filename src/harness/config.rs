@@ -1,0 +1,34 @@
+//! The config's section `[rollout]`.
+
+use serde::Deserialize;
+
+/// How rollouts run.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RolloutConfig {
+    /// The image of tasks that name none, and in which payloads are built.
+    pub image: String,
+    /// Seconds that a harness may take where neither user, task nor harness says so.
+    pub timeout_s: u64,
+    /// Seconds that a verifier may take; one that takes longer gives reward 0.
+    pub verify_timeout_s: u64,
+    /// Rollouts at once.
+    pub concurrency: usize,
+    /// Of longer output the end is kept.
+    pub log_limit_bytes: usize,
+    /// Of a result file no more is read.
+    pub result_limit_bytes: usize,
+}
+
+impl Default for RolloutConfig {
+    fn default() -> Self {
+        Self {
+            image: "gleaner-base:bookworm".to_owned(),
+            timeout_s: 1_800,
+            verify_timeout_s: 600,
+            concurrency: 2,
+            log_limit_bytes: 16 << 20,
+            result_limit_bytes: 64 << 20,
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The host's side of the talk with a sandbox's init: `ready`, `go`, `started`, `exited`, a line each.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+
+use super::run::Exit;
+
+/// Waits for the one connection of a sandbox's init.
+#[derive(Debug)]
+pub struct ControlListener {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+/// The connection. While it is open, the sandbox stays.
+#[derive(Debug)]
+pub struct Control {
+    lines: Lines<BufReader<OwnedReadHalf>>,
+    writer: OwnedWriteHalf,
+}
+
+impl ControlListener {
+    /// Listens at `path`, for any user: the sandbox's is none of the host's.
+    ///
+    /// # Errors
+    /// If the socket can't be made.
+    pub fn bind(path: &Path) -> std::io::Result<Self> {
+        let listener = UnixListener::bind(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777))?;
+        Ok(Self { listener, path: path.to_owned() })
+    }
+
+    /// Takes the first connection and waits until the init is ready. The socket is gone then: the harness, which starts later,
+    /// can't speak for the init.
+    ///
+    /// # Errors
+    /// If the connection ends or says something else.
+    pub async fn ready(&self) -> std::io::Result<Control> {
+        let (stream, _) = self.listener.accept().await?;
+        std::fs::remove_file(&self.path)?;
+        let mut control = Control::new(stream);
+        match control.next().await? {
+            Message::Ready => Ok(control),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+impl Control {
+    fn new(stream: UnixStream) -> Self {
+        let (reader, writer) = stream.into_split();
+        Self { lines: BufReader::new(reader).lines(), writer }
+    }
+
+    /// Lets the harness go.
+    ///
+    /// # Errors
+    /// If the init is gone.
+    pub async fn go(&mut self) -> std::io::Result<()> {
+        self.writer.write_all(b"go\n").await
+    }
+
+    /// Waits for the harness's end.
+    ///
+    /// # Errors
+    /// If the init is gone, or could not start the harness.
+    pub async fn exited(&mut self) -> std::io::Result<Exit> {
+        loop {
+            match self.next().await? {
+                Message::Started => {}
+                Message::Exited(exit) => return Ok(exit),
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    async fn next(&mut self) -> std::io::Result<Message> {
+        match self.lines.next_line().await? {
+            Some(line) => Ok(parse(&line)),
+            None => Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the sandbox's init is gone")),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Message {
+    Ready,
+    Started,
+    Exited(Exit),
+    Other(String),
+}
+
+fn unexpected(message: &Message) -> std::io::Error {
+    let said = match message {
+        Message::Other(line) => line.clone(),
+        other => format!("{other:?}"),
+    };
+    std::io::Error::other(format!("the sandbox's init said: {said}"))
+}
+
+fn parse(line: &str) -> Message {
+    let mut words = line.split(' ');
+    match words.next() {
+        Some("ready") => Message::Ready,
+        Some("started") => Message::Started,
+        Some("exited") => exit(words).map_or_else(|| Message::Other(line.to_owned()), Message::Exited),
+        _ => Message::Other(line.to_owned()),
+    }
+}
+
+/// `code=N signal=N timed_out=0|1 ms=N`; of code and signal the one that is not there is `-` or left out.
+fn exit<'a>(words: impl Iterator<Item = &'a str>) -> Option<Exit> {
+    let mut exit = Exit { code: None, signal: None, timed_out: false, ms: 0 };
+    for word in words {
+        let (name, value) = word.split_once('=')?;
+        match name {
+            "code" => exit.code = value.parse().ok(),
+            "signal" => exit.signal = value.parse().ok(),
+            "timed_out" => exit.timed_out = value == "1",
+            "ms" => exit.ms = value.parse().ok()?,
+            _ => {}
+        }
+    }
+    // A signal of 0 is none; a code beside a signal says nothing of its own.
+    exit.signal = exit.signal.filter(|signal| *signal > 0);
+    exit.code = exit.code.filter(|code| *code >= 0 && exit.signal.is_none());
+    Some(exit)
+}

@@ -1,0 +1,514 @@
+//! Carries out one rollout: does on the engine what [`super::run`] says, and tells it what came of it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use super::control::{Control, ControlListener};
+use super::outcome;
+use super::payload::PAYLOAD;
+use super::run::{Action, Event, Run, Verdict};
+use super::template::{Launch, Variables};
+use super::{Order, Progress, Report, Stage};
+use crate::engine::{ExecResult, ExecSpec, ImageFacts, Mount, SandboxId, SandboxSpec};
+use crate::ids::{RolloutId, RolloutKey};
+use crate::store::{Finish, NewRollout, Purpose, Reward, Rollout};
+
+/// Where our own helper is in a sandbox.
+const INIT: &str = "/opt/gleaner/init";
+/// Where the rollout's sockets are in a sandbox.
+const SOCKETS: &str = "/run/gleaner";
+const HOME: &str = "/home/agent";
+/// Where the model answers in a sandbox.
+const LISTEN: &str = "127.0.0.1:8080";
+/// The user that harness and verifier run as, and its group.
+const USER: u64 = 1000;
+/// The working folder of an image that names none.
+const WORKDIR: &str = "/work";
+/// Between asking a harness to end at its deadline, and ending it.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long a sandbox may take to be ready, and our helper's commands to run, on a loaded machine.
+const READY: Duration = Duration::from_secs(120);
+
+/// What a rollout has from its order, made once for all its samples.
+pub(super) struct Prepared<'a> {
+    pub order: &'a Order,
+    pub image: String,
+    pub facts: ImageFacts,
+    pub payload: PathBuf,
+    pub helper: PathBuf,
+    pub group: Option<(String, u32)>,
+    pub timeout: Duration,
+}
+
+/// A rollout while it runs.
+pub(super) struct Driver<'a> {
+    stage: &'a Stage<'a>,
+    prepared: &'a Prepared<'a>,
+    new: NewRollout,
+    launch: Launch,
+    workdir: String,
+    sockets: SocketFolder,
+    sandbox: Option<SandboxId>,
+    listener: Option<ControlListener>,
+    control: Option<Control>,
+    opened: bool,
+    evidence: Map<String, Value>,
+}
+
+type Outcome<T> = anyhow::Result<T>;
+
+impl<'a> Driver<'a> {
+    /// A rollout that has not begun.
+    ///
+    /// # Errors
+    /// If the harness's templates don't fit, or its sockets' folder can't be made.
+    pub fn new(stage: &'a Stage<'a>, prepared: &'a Prepared<'a>) -> Outcome<Self> {
+        let order = prepared.order;
+        let (id, key) = (RolloutId::generate(), RolloutKey::generate());
+        let workdir = prepared.facts.workdir.clone().filter(|folder| folder.len() > 1).unwrap_or_else(|| WORKDIR.to_owned());
+        let variables = Variables {
+            base_url: &format!("http://{LISTEN}/v1"),
+            key: key.expose(),
+            prompt: &order.task.prompt,
+            home: HOME,
+            workdir: &workdir,
+            payload: PAYLOAD,
+            timeout_s: prepared.timeout.as_secs(),
+        };
+        let launch = Launch::fill(&order.harness, &order.spec, &variables)?;
+        let new = NewRollout {
+            id,
+            key,
+            created_at: now_ms(),
+            purpose: if prepared.group.is_some() { Purpose::Train } else { Purpose::Record },
+            task_id: Some(order.task.id.clone()),
+            group_id: prepared.group.as_ref().map(|(id, _)| id.clone()),
+            group_size: prepared.group.as_ref().map(|(_, size)| *size),
+            harness: Some(order.spec.name.clone()),
+            policy: None,
+            sampling: crate::call::Sampling::default(),
+            metadata: order.task.metadata.clone(),
+            ttl_s: None,
+            idempotency_key: None,
+            conversation: None,
+        };
+        let evidence = json!({
+            "harness_version": order.spec.version,
+            "variant": order.variant,
+            "image": prepared.image,
+            "image_id": prepared.facts.id,
+            "timeout_s": prepared.timeout.as_secs(),
+        });
+        let Value::Object(evidence) = evidence else { unreachable!("an object was written above") };
+        Ok(Self {
+            stage,
+            prepared,
+            new,
+            launch,
+            workdir,
+            sockets: SocketFolder::make(id)?,
+            sandbox: None,
+            listener: None,
+            control: None,
+            opened: false,
+            evidence,
+        })
+    }
+
+    /// Runs it to its end. Whatever happens, its sandbox is removed and its record closed.
+    ///
+    /// # Errors
+    /// If its record could not be closed.
+    pub async fn run(mut self) -> Outcome<Report> {
+        let (mut run, mut action) = Run::new(self.prepared.order.task.verify.is_some());
+        loop {
+            if let Action::Finish(verdict) = action {
+                return self.finish(verdict).await;
+            }
+            (self.stage.progress)(Progress::Step { rollout: self.new.id, doing: doing(&action) });
+            let cancelled = self.stage.cancel.clone();
+            let event = tokio::select! {
+                done = self.carry_out(&action) => done.unwrap_or_else(|error| Event::Failed(format!("{error:#}"))),
+                () = cancelled.cancelled() => Event::Cancelled,
+            };
+            action = run.step(event);
+        }
+    }
+
+    async fn carry_out(&mut self, action: &Action) -> Outcome<Event> {
+        match action {
+            Action::Open => self.open().await,
+            Action::Create => self.create().await,
+            Action::Start => self.start().await,
+            Action::Await => self.wait().await,
+            Action::Read => self.read().await,
+            Action::Verify => self.verify().await,
+            Action::Finish(_) => Ok(Event::Failed("gleaner's own fault: an end that was not taken".to_owned())),
+        }
+    }
+
+    async fn open(&mut self) -> Outcome<Event> {
+        // Before it is waited for: cancelled in the middle, it may be open and must be closed.
+        self.opened = true;
+        self.stage.endpoint.open(self.new.clone(), &self.sockets.path().join("model.sock")).await?;
+        self.listener = Some(ControlListener::bind(&self.sockets.path().join("control.sock"))?);
+        Ok(Event::Done)
+    }
+
+    async fn create(&mut self) -> Outcome<Event> {
+        let spec = self.sandbox_spec();
+        let sandbox = self.stage.engine.create(&spec).await?;
+        self.sandbox = Some(sandbox.clone());
+        let task = &self.prepared.order.task;
+        if !task.files.is_empty() {
+            self.stage.engine.copy_in(&sandbox, &self.workdir, Bytes::from(task.archive(USER)?)).await?;
+        }
+        Ok(Event::Done)
+    }
+
+    fn sandbox_spec(&self) -> SandboxSpec {
+        let deadline = self.prepared.timeout.as_millis().to_string();
+        let grace = GRACE.as_millis().to_string();
+        let (control, model) = (format!("{SOCKETS}/control.sock"), format!("{SOCKETS}/model.sock"));
+        let init = [
+            INIT,
+            "run",
+            "--control",
+            &control,
+            "--listen",
+            LISTEN,
+            "--socket",
+            &model,
+            "--deadline-ms",
+            &deadline,
+            "--grace-ms",
+            &grace,
+            "--",
+        ];
+        let command = init.into_iter().map(str::to_owned).chain(self.launch.command.iter().cloned()).collect();
+        let mut env = self.launch.env.clone();
+        env.push(("HOME".to_owned(), HOME.to_owned()));
+        let mount = |host: &Path, inside: &str| Mount { host: host.to_owned(), inside: inside.to_owned(), read_only: true };
+        SandboxSpec {
+            name: format!("gleaner-{}", self.new.id),
+            image: self.prepared.image.clone(),
+            command,
+            env,
+            workdir: self.workdir.clone(),
+            user: format!("{USER}:{USER}"),
+            mounts: vec![
+                mount(&self.prepared.payload, PAYLOAD),
+                mount(&self.prepared.helper, INIT),
+                mount(self.sockets.path(), SOCKETS),
+            ],
+            tmpfs: vec![
+                ("/tmp".to_owned(), "exec,mode=1777".to_owned()),
+                (HOME.to_owned(), format!("exec,mode=0755,uid={USER},gid={USER}")),
+            ],
+            limits: self.stage.limits,
+            labels: vec![("gleaner.rollout".to_owned(), self.new.id.to_string())],
+        }
+    }
+
+    async fn start(&mut self) -> Outcome<Event> {
+        let (Some(sandbox), Some(listener)) = (self.sandbox.clone(), self.listener.take()) else {
+            anyhow::bail!("there is no sandbox to start");
+        };
+        self.stage.engine.start(&sandbox).await?;
+        let ready = async { Ok(listener.ready().await?) };
+        let control = tokio::select! {
+            ready = ready => ready,
+            why = self.ended_early(&sandbox) => Err(why),
+            () = tokio::time::sleep(READY) => Err(anyhow::anyhow!("the sandbox was not ready within {READY:?}")),
+        };
+        self.control = Some(control?);
+        self.init(&["own", &USER.to_string(), &USER.to_string(), &self.workdir], Bytes::new()).await?;
+        for file in self.launch.files.clone() {
+            let user = USER.to_string();
+            self.init(&["write", &file.path, &file.mode, &user, &user], Bytes::from(file.content)).await?;
+        }
+        Ok(Event::Done)
+    }
+
+    /// Waits for a sandbox that ends before its init has spoken, and says how.
+    async fn ended_early(&self, sandbox: &SandboxId) -> anyhow::Error {
+        loop {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            match self.stage.engine.ended(sandbox).await {
+                Ok(None) => {}
+                Ok(Some(end)) => {
+                    let logs = self.stage.engine.logs(sandbox).await.map(|(_, stderr)| tail(&stderr)).unwrap_or_default();
+                    return anyhow::anyhow!("the sandbox ended with exit code {} before it was ready: {logs}", end.exit_code);
+                }
+                Err(error) => return error.into(),
+            }
+        }
+    }
+
+    /// Runs our helper in the sandbox as root: before the harness goes, nothing else is there.
+    async fn init(&self, arguments: &[&str], stdin: Bytes) -> Outcome<()> {
+        let command = [INIT].iter().chain(arguments).map(|&part| part.to_owned()).collect();
+        let spec = ExecSpec { user: Some("0:0".to_owned()), privileged: true, stdin, ..self.exec(command, READY) };
+        let result = self.execute(&spec).await?;
+        if result.exit_code != 0 || result.timed_out {
+            anyhow::bail!("preparing the sandbox ({}): {}", arguments.join(" "), tail(&result.stderr));
+        }
+        Ok(())
+    }
+
+    async fn wait(&mut self) -> Outcome<Event> {
+        let Some(control) = &mut self.control else { anyhow::bail!("there is no line to the sandbox's init") };
+        control.go().await?;
+        // The init keeps the deadline; this is for one that can't.
+        let backstop = self.prepared.timeout + GRACE + READY;
+        match tokio::time::timeout(backstop, control.exited()).await {
+            Ok(Ok(exit)) => {
+                self.evidence.insert("exit".to_owned(), json!(exit));
+                Ok(Event::Exited(exit))
+            }
+            Ok(Err(error)) => {
+                self.keep_output().await;
+                Err(anyhow::Error::from(error).context("the sandbox died while the harness ran"))
+            }
+            Err(_) => anyhow::bail!("the sandbox's init did not end the harness at its deadline"),
+        }
+    }
+
+    async fn read(&mut self) -> Outcome<Event> {
+        let stdout = self.keep_output().await;
+        let spec = &self.prepared.order.spec.outcome;
+        let result = match &self.launch.result {
+            None => stdout,
+            Some(path) => {
+                let limit = self.stage.config.result_limit_bytes;
+                let command = vec![INIT.to_owned(), "cat".to_owned(), path.clone(), limit.to_string()];
+                let result = self.execute(&ExecSpec { output_limit: limit, ..self.exec(command, READY) }).await?;
+                let name = Path::new(path).file_name().map_or("result".into(), |name| name.to_string_lossy());
+                if result.exit_code == 0 {
+                    self.keep(&format!("result-{name}"), &result.stdout);
+                } else {
+                    self.evidence.insert("result".to_owned(), json!(format!("{path}: {}", unread(&result))));
+                }
+                result.stdout
+            }
+        };
+        let reading = outcome::read(spec, &result);
+        if let Some(reading) = &reading {
+            self.evidence.insert("means".to_owned(), json!(reading.meaning));
+            self.evidence.insert("detail".to_owned(), Value::Object(reading.detail.clone()));
+        }
+        Ok(Event::Read(reading.map(|reading| reading.meaning)))
+    }
+
+    async fn verify(&mut self) -> Outcome<Event> {
+        let Some(verify) = &self.prepared.order.task.verify else { anyhow::bail!("the task has no verifier") };
+        let command = ["sh", "-c", verify].map(str::to_owned).to_vec();
+        let timeout = Duration::from_secs(self.stage.config.verify_timeout_s);
+        // An exec has the sandbox's environment: what the harness got the rollout's key in is emptied.
+        let key = self.new.key.expose();
+        let secrets = self.launch.env.iter().filter(|(_, value)| value.contains(key));
+        let env = secrets.map(|(name, _)| (name.clone(), String::new())).collect();
+        let spec = ExecSpec { env, workdir: Some(self.workdir.clone()), ..self.exec(command, timeout) };
+        let result = self.execute(&spec).await?;
+        self.keep("verify.log", &[&result.stdout[..], &result.stderr[..]].concat());
+        let evidence = json!({
+            "exit_code": result.exit_code,
+            "timed_out": result.timed_out,
+            "output": tail(if result.stderr.is_empty() { &result.stdout } else { &result.stderr }),
+        });
+        self.evidence.insert("verify".to_owned(), evidence);
+        let passed = result.exit_code == 0 && !result.timed_out;
+        Ok(Event::Verified(if passed { 1.0 } else { 0.0 }))
+    }
+
+    /// Clears away and closes the record. Not cancelled: it is what cancelling does.
+    async fn finish(mut self, verdict: Verdict) -> Outcome<Report> {
+        (self.stage.progress)(Progress::Step { rollout: self.new.id, doing: "clearing away" });
+        // The sandbox ends by itself once nobody listens.
+        self.control = None;
+        if let Some(sandbox) = self.sandbox.take() {
+            let killed = self.evidence.get("exit").and_then(|exit| exit.get("signal")?.as_i64()) == Some(9);
+            if (killed || verdict.error.is_some())
+                && let Ok(Some(end)) = self.stage.engine.ended(&sandbox).await
+            {
+                self.evidence.insert("out_of_memory".to_owned(), json!(end.out_of_memory));
+            }
+            if let Err(error) = self.stage.engine.remove(&sandbox).await {
+                tracing::error!(rollout.id = %self.new.id, %error, "could not remove a sandbox");
+            }
+        }
+        if let Some(error) = &verdict.error {
+            self.evidence.insert("error".to_owned(), json!(error));
+        }
+        let evidence = Value::Object(self.evidence.clone());
+        self.keep("evidence.json", format!("{evidence:#}\n").as_bytes());
+        let rollout = self.close(&verdict, evidence).await?;
+        let drift = self.stage.endpoint.drift(self.new.id).await.unwrap_or_else(|error| {
+            tracing::warn!(rollout.id = %self.new.id, %error, "could not count drift");
+            0
+        });
+        let report = Report {
+            id: self.new.id,
+            harness: self.prepared.order.spec.name.clone(),
+            task_id: self.prepared.order.task.id.clone(),
+            outcome: verdict.outcome,
+            reward: verdict.reward,
+            calls: rollout.calls,
+            tokens: rollout.tokens,
+            drift,
+            error: verdict.error,
+            artifacts: self.artifacts(),
+        };
+        (self.stage.progress)(Progress::Ended(report.clone()));
+        Ok(report)
+    }
+
+    async fn close(&self, verdict: &Verdict, evidence: Value) -> Outcome<Rollout> {
+        if let Some(value) = verdict.reward {
+            let reward = Reward { rollout_id: self.new.id, call_id: None, name: Rollout::REWARD.to_owned(), value };
+            self.stage.endpoint.reward(reward).await?;
+        }
+        if !self.opened {
+            anyhow::bail!("cancelled before the rollout began");
+        }
+        let finish = Finish {
+            rollout_id: self.new.id,
+            at: now_ms(),
+            outcome: verdict.outcome,
+            // Its group must not wait for a reward that nobody will give.
+            no_reward: verdict.reward.is_none(),
+            evidence: Some(evidence),
+        };
+        self.stage.endpoint.close(finish).await
+    }
+
+    fn exec(&self, command: Vec<String>, timeout: Duration) -> ExecSpec {
+        ExecSpec {
+            command,
+            env: Vec::new(),
+            workdir: None,
+            user: None,
+            privileged: false,
+            stdin: Bytes::new(),
+            timeout,
+            output_limit: self.stage.config.log_limit_bytes,
+        }
+    }
+
+    async fn execute(&self, spec: &ExecSpec) -> Outcome<ExecResult> {
+        let Some(sandbox) = &self.sandbox else { anyhow::bail!("there is no sandbox") };
+        Ok(self.stage.engine.exec(sandbox, spec).await?)
+    }
+
+    /// Keeps what the harness printed; gives its standard output.
+    async fn keep_output(&mut self) -> Bytes {
+        let Some(sandbox) = &self.sandbox else { return Bytes::new() };
+        match self.stage.engine.logs(sandbox).await {
+            Ok((stdout, stderr)) => {
+                self.keep("stdout.log", &stdout);
+                self.keep("stderr.log", &stderr);
+                let last = tail(if stderr.is_empty() { &stdout } else { &stderr });
+                self.evidence.insert("last_lines".to_owned(), json!(last));
+                stdout
+            }
+            Err(error) => {
+                self.evidence.insert("output".to_owned(), json!(format!("could not be read: {error}")));
+                Bytes::new()
+            }
+        }
+    }
+
+    fn artifacts(&self) -> PathBuf {
+        self.stage.artifacts.join(self.new.id.to_string())
+    }
+
+    /// Keeps an artifact, its end if it is too long. That it can't be kept is said, and no reason to fail a rollout.
+    fn keep(&self, name: &str, content: &[u8]) {
+        let folder = self.artifacts();
+        let content = &content[content.len().saturating_sub(self.stage.config.log_limit_bytes)..];
+        if let Err(error) = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(folder.join(name), content)) {
+            tracing::warn!(folder = %folder.display(), name, %error, "could not keep an artifact");
+        }
+    }
+}
+
+fn doing(action: &Action) -> &'static str {
+    match action {
+        Action::Open => "opening",
+        Action::Create => "making the sandbox",
+        Action::Start => "starting the sandbox",
+        Action::Await => "the harness runs",
+        Action::Read => "reading its result",
+        Action::Verify => "verifying",
+        Action::Finish(_) => "clearing away",
+    }
+}
+
+fn unread(result: &ExecResult) -> String {
+    match result.exit_code {
+        3 => "is missing".to_owned(),
+        4 => "is not a regular file".to_owned(),
+        code => format!("could not be read (exit code {code}): {}", tail(&result.stderr)),
+    }
+}
+
+/// The last lines of an output, at most 2,000 bytes of it.
+fn tail(output: &[u8]) -> String {
+    String::from_utf8_lossy(&output[output.len().saturating_sub(2_000)..]).trim().to_owned()
+}
+
+fn now_ms() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// The folder of a rollout's sockets on the host, removed at the end. Its path is short: a socket's may have 107 bytes.
+struct SocketFolder(PathBuf);
+
+impl SocketFolder {
+    fn make(id: RolloutId) -> std::io::Result<Self> {
+        use std::os::unix::fs::PermissionsExt as _;
+        let id = id.0.simple().to_string();
+        // The end of an id is random, its beginning the time.
+        let path = Path::new("/tmp").join(format!("gleaner-{}", &id[16..]));
+        std::fs::create_dir(&path)?;
+        let folder = Self(path);
+        std::fs::set_permissions(&folder.0, std::fs::Permissions::from_mode(0o755))?;
+        Ok(folder)
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for SocketFolder {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            tracing::warn!(folder = %self.0.display(), %error, "could not remove a folder of sockets");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tail_is_bounded_and_trimmed() {
+        assert_eq!(tail(b"\n one \n"), "one");
+        assert_eq!(tail(&[b'x'; 5_000]).len(), 2_000);
+    }
+
+    #[test]
+    fn socket_folders_are_short_and_removed() {
+        let folder = SocketFolder::make(RolloutId::generate()).unwrap();
+        let path = folder.path().to_owned();
+        assert!(path.join("control.sock").as_os_str().len() < 60 && path.is_dir());
+        drop(folder);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,296 @@
+//! Payloads: the folders that sandboxes mount to have a harness. Built once per recipe and pin, kept in the cache.
+
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
+use tokio::process::Command;
+use tokio_util::sync::CancellationToken;
+
+use super::catalog::Harness;
+use super::spec::{BuildPlace, Spec, SpecError};
+use super::template::packages;
+
+/// Where a payload is mounted, and where its build finds it.
+pub const PAYLOAD: &str = "/opt/harness";
+
+/// Where a container's build finds the harness's own folder.
+const RECIPE: &str = "/opt/recipe";
+const CERTIFICATES: &str = "/opt/ca-certificates.crt";
+/// Lines of a failed build's output that its error shows.
+const SHOWN_LINES: usize = 20;
+
+/// Why there is no payload.
+#[derive(Debug, thiserror::Error)]
+pub enum PayloadError {
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    #[error("building the payload of {harness}: {doing}: {why}")]
+    Io { harness: String, doing: String, why: std::io::Error },
+    #[error("building the payload of {harness}: there is no docker command; install it: apt-get install docker.io")]
+    NoDocker { harness: String },
+    #[error("building the payload of {harness} failed ({status}); its last lines:\n{lines}")]
+    Failed { harness: String, status: String, lines: String },
+    #[error("building the payload of {harness} was cancelled")]
+    Cancelled { harness: String },
+}
+
+/// A place for payloads, and what their builds need.
+pub struct Builder<'a> {
+    /// The cache's folder; payloads are in `payloads/` of it.
+    pub cache: &'a Path,
+    /// The image to build in where a harness names none.
+    pub image: &'a str,
+    /// Called with each line that a build prints.
+    pub progress: &'a (dyn Fn(&str) + Send + Sync),
+    pub cancel: &'a CancellationToken,
+}
+
+impl Builder<'_> {
+    /// Where a harness's payload is or will be. Another recipe or pin is another folder.
+    ///
+    /// # Errors
+    /// If the harness's packages can't be told.
+    pub fn folder(&self, harness: &Harness) -> Result<PathBuf, SpecError> {
+        let name = format!("{}-{:016x}", harness.spec.name, recipe_hash(harness)?);
+        Ok(self.cache.join("payloads").join(name))
+    }
+
+    /// The folder of a harness's payload, built if it is not there. Of several processes one builds and the others wait.
+    ///
+    /// # Errors
+    /// If it can't be built.
+    pub async fn ready(&self, harness: &Harness) -> Result<PathBuf, PayloadError> {
+        let folder = self.folder(harness)?;
+        if folder.is_dir() {
+            return Ok(folder);
+        }
+        let name = &harness.spec.name;
+        let failed = |doing: String| move |why| PayloadError::Io { harness: name.clone(), doing, why };
+        let payloads = self.cache.join("payloads");
+        std::fs::create_dir_all(&payloads).map_err(failed(format!("make {}", payloads.display())))?;
+        let lock = folder.with_extension("lock");
+        let _lock = self.lock(&lock).await.map_err(failed(format!("lock {}", lock.display())))?;
+        if folder.is_dir() {
+            return Ok(folder);
+        }
+        // Under the lock nobody else works here: what is there was left by a process that died.
+        let partial = folder.with_extension("partial");
+        if partial.exists() {
+            std::fs::remove_dir_all(&partial).map_err(failed(format!("remove {}", partial.display())))?;
+        }
+        let built = self.build(harness, &partial).await;
+        if built.is_ok() {
+            std::fs::rename(partial.join("out"), &folder).map_err(failed(format!("keep {}", folder.display())))?;
+        }
+        if let Err(error) = std::fs::remove_dir_all(&partial) {
+            tracing::warn!(folder = %partial.display(), %error, "could not remove the remains of a build");
+        }
+        built.map(|()| folder)
+    }
+
+    async fn lock(&self, path: &Path) -> std::io::Result<File> {
+        let file = File::create(path)?;
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => (self.progress)("waiting for another process that builds it"),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        let waiting = tokio::task::spawn_blocking(move || file.lock().map(|()| file));
+        tokio::select! {
+            locked = waiting => locked.map_err(std::io::Error::other)?,
+            () = self.cancel.cancelled() => Err(std::io::Error::from(std::io::ErrorKind::Interrupted)),
+        }
+    }
+
+    async fn build(&self, harness: &Harness, partial: &Path) -> Result<(), PayloadError> {
+        let spec = &harness.spec;
+        let failed = |doing: &str| {
+            let doing = doing.to_owned();
+            move |why| PayloadError::Io { harness: spec.name.clone(), doing, why }
+        };
+        let [recipe, out, work] = ["recipe", "out", "work"].map(|name| partial.join(name));
+        for folder in [&recipe, &out, &work] {
+            std::fs::create_dir_all(folder).map_err(failed("make its folders"))?;
+        }
+        for (path, content) in &harness.files {
+            let path = recipe.join(path);
+            std::fs::create_dir_all(path.parent().unwrap_or(&recipe)).map_err(failed("write its recipe"))?;
+            std::fs::write(&path, content).map_err(failed("write its recipe"))?;
+        }
+        let packages = packages(spec)?.join(" ");
+        let container = format!("gleaner-build-{}-{}", spec.name, std::process::id());
+        let mut command = match spec.payload.place {
+            BuildPlace::Host => on_host(spec, &recipe, &out, &work),
+            BuildPlace::Container => self.in_container(spec, &recipe, &out, &container).map_err(failed("look at its folder"))?,
+        };
+        command.env("PACKAGES", packages);
+        let ended = tokio::select! {
+            ended = self.run(command) => ended,
+            () = self.cancel.cancelled() => {
+                if spec.payload.place == BuildPlace::Container {
+                    let removed = Command::new("docker").args(["rm", "--force", &container]).output().await;
+                    removed.map_err(failed("remove its container"))?;
+                }
+                return Err(PayloadError::Cancelled { harness: spec.name.clone() });
+            }
+        };
+        match ended {
+            Ok((status, _)) if status.success() => Ok(()),
+            Ok((status, lines)) => {
+                Err(PayloadError::Failed { harness: spec.name.clone(), status: status.to_string(), lines: lines.join("\n") })
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && spec.payload.place == BuildPlace::Container => {
+                Err(PayloadError::NoDocker { harness: spec.name.clone() })
+            }
+            Err(why) => Err(failed("start it")(why)),
+        }
+    }
+
+    /// The build in a container on the engine's default network: package managers must reach their registries.
+    fn in_container(&self, spec: &Spec, recipe: &Path, out: &Path, container: &str) -> std::io::Result<Command> {
+        use std::os::unix::fs::MetadataExt as _;
+        let owner = std::fs::metadata(out)?;
+        // What root made in the container must be the cache's owner's to move and remove.
+        let script = format!(
+            "sh {RECIPE}/{}; code=$?; chown -R {}:{} {PAYLOAD}; exit $code",
+            spec.payload.build,
+            owner.uid(),
+            owner.gid()
+        );
+        let mut command = Command::new("docker");
+        command.args(["run", "--rm", "--pull", "never", "--name", container, "--label", "gleaner=build"]);
+        command.arg("--volume").arg(format!("{}:{PAYLOAD}", out.display()));
+        command.arg("--volume").arg(format!("{}:{RECIPE}:ro", recipe.display()));
+        if let Some(certificates) = host_certificates() {
+            command.arg("--volume").arg(format!("{}:{CERTIFICATES}:ro", certificates.display()));
+            for name in ["SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"] {
+                command.arg("--env").arg(format!("{name}={CERTIFICATES}"));
+            }
+        }
+        command.arg("--env").arg(format!("OUT={PAYLOAD}")).args(["--env", "PACKAGES", "--user", "0:0"]);
+        command.arg(spec.payload.image.as_deref().unwrap_or(self.image)).args(["sh", "-c", &script]);
+        Ok(command)
+    }
+
+    /// Runs a build, tells its lines, and gives the last of them.
+    async fn run(&self, mut command: Command) -> std::io::Result<(std::process::ExitStatus, Vec<String>)> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn()?;
+        let last = std::sync::Mutex::new(std::collections::VecDeque::new());
+        let note = |line: String| {
+            (self.progress)(&line);
+            let mut last = last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            if last.len() == SHOWN_LINES {
+                last.pop_front();
+            }
+            last.push_back(line);
+        };
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let (status, (), ()) = tokio::join!(child.wait(), lines(stdout, &note), lines(stderr, &note));
+        Ok((status?, last.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).into()))
+    }
+}
+
+fn on_host(spec: &Spec, recipe: &Path, out: &Path, work: &Path) -> Command {
+    let mut command = Command::new("sh");
+    command.arg(recipe.join(&spec.payload.build)).current_dir(work).env("OUT", out);
+    command
+}
+
+/// Hands on what a process prints, line by line; bytes that are no UTF-8 are replaced.
+async fn lines(from: Option<impl AsyncRead + Unpin>, note: &(impl Fn(String) + Sync)) {
+    let Some(from) = from else { return };
+    let mut reader = BufReader::new(from).split(b'\n');
+    while let Ok(Some(line)) = reader.next_segment().await {
+        note(String::from_utf8_lossy(&line).trim_end().to_owned());
+    }
+}
+
+/// The host's own certificates: behind some networks the registries are not to be trusted without them.
+fn host_certificates() -> Option<PathBuf> {
+    let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    named.into_iter().chain(["/etc/ssl/certs/ca-certificates.crt".into()]).find(|path| path.is_file())
+}
+
+/// Tells recipes apart: the harness's files but its description's other parts, its pins, and the machine's kind. FNV-1a, which
+/// stays the same from build to build of Gleaner.
+fn recipe_hash(harness: &Harness) -> Result<u64, SpecError> {
+    let payload = &harness.spec.payload;
+    let mut parts: Vec<Vec<u8>> = vec![
+        std::env::consts::ARCH.into(),
+        format!("{:?}", payload.place).into(),
+        payload.image.clone().unwrap_or_default().into(),
+        harness.spec.version.clone().into(),
+    ];
+    parts.extend(packages(&harness.spec)?.into_iter().map(String::into_bytes));
+    parts.extend(harness.files.get(&payload.build).cloned());
+    let bytes = parts.iter().flat_map(|part| (part.len() as u64).to_le_bytes().into_iter().chain(part.iter().copied()));
+    Ok(bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn harness(version: &str, build: &str) -> Harness {
+        let text = format!(
+            "name = \"own\"\nversion = \"{version}\"\ndescription = \"\"\nwire = \"chat\"\n[payload]\nbuild = \"build.sh\"\n\
+             where = \"host\"\npackages = [\"own=={{{{version}}}}\"]\n[run]\ncommand = [\"x\"]\n"
+        );
+        let files = BTreeMap::from([("build.sh".to_owned(), build.as_bytes().to_vec())]);
+        Harness { spec: Spec::parse("own", &text).unwrap(), files, origin: String::new() }
+    }
+
+    async fn ready(cache: &Path, harness: &Harness) -> Result<PathBuf, PayloadError> {
+        let cancel = CancellationToken::new();
+        Builder { cache, image: "none", progress: &|_| {}, cancel: &cancel }.ready(harness).await
+    }
+
+    #[tokio::test]
+    async fn a_payload_is_built_once_per_pin() {
+        let cache = tempfile::tempdir().unwrap();
+        let count = cache.path().join("count");
+        let build = format!("echo built >> {}\necho $PACKAGES > $OUT/packages\n", count.display());
+        let one = ready(cache.path(), &harness("1", &build)).await.unwrap();
+        assert_eq!(ready(cache.path(), &harness("1", &build)).await.unwrap(), one);
+        let two = ready(cache.path(), &harness("2", &build)).await.unwrap();
+        assert_eq!(std::fs::read_to_string(one.join("packages")).unwrap(), "own==1\n");
+        assert_eq!(std::fs::read_to_string(two.join("packages")).unwrap(), "own==2\n");
+        assert_eq!(std::fs::read_to_string(count).unwrap(), "built\nbuilt\n");
+    }
+
+    #[tokio::test]
+    async fn of_several_at_once_one_builds() {
+        let cache = tempfile::tempdir().unwrap();
+        let count = cache.path().join("count");
+        let harness = harness("1", &format!("echo built >> {}\n", count.display()));
+        let all = futures::future::join_all((0..4).map(|_| ready(cache.path(), &harness))).await;
+        assert!(all.iter().all(|built| built.as_ref().unwrap() == all[0].as_ref().unwrap()));
+        assert_eq!(std::fs::read_to_string(count).unwrap(), "built\n");
+    }
+
+    #[tokio::test]
+    async fn a_failed_build_shows_its_last_lines_and_leaves_nothing() {
+        let cache = tempfile::tempdir().unwrap();
+        let build = "for i in $(seq 30); do echo line $i; done\necho it broke >&2\nexit 3\n";
+        let error = ready(cache.path(), &harness("1", build)).await.unwrap_err().to_string();
+        assert!(error.starts_with("building the payload of own failed (exit status: 3); its last lines:\n"), "{error}");
+        assert!(error.contains("it broke") && error.contains("line 30") && !error.contains("line 5\n"), "{error}");
+        let left: Vec<_> = std::fs::read_dir(cache.path().join("payloads")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert!(left.iter().all(|path| path.extension().is_some_and(|ending| ending == "lock")), "{left:?}");
+    }
+
+    #[tokio::test]
+    async fn cancelling_ends_a_build() {
+        let cache = tempfile::tempdir().unwrap();
+        let cancel = CancellationToken::new();
+        let progress = |_: &str| cancel.cancel();
+        let builder = Builder { cache: cache.path(), image: "none", progress: &progress, cancel: &cancel };
+        let error = builder.ready(&harness("1", "echo begun\nsleep 1000\n")).await.unwrap_err();
+        assert!(matches!(error, PayloadError::Cancelled { .. }), "{error}");
+    }
+}

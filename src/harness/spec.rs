@@ -1,0 +1,319 @@
+//! What a harness is: the data of its `harness.toml`, checked once.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// A harness as its `harness.toml` tells it. Every text marked as a template may use `base_url`, `key`, `model`, `prompt`,
+/// `home`, `workdir`, `payload`, `timeout_s`, `version` and the harness's own parameters.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    pub name: String,
+    /// The harness's own version, the pin of its payload.
+    pub version: String,
+    /// One line for people.
+    pub description: String,
+    /// The wire that it speaks (`chat`, `responses`).
+    pub wire: String,
+    pub payload: PayloadSpec,
+    /// Values for templates that a variant or a run may set otherwise.
+    #[serde(default)]
+    pub parameters: BTreeMap<String, Parameter>,
+    pub run: RunSpec,
+    /// Files to write before it starts.
+    #[serde(default)]
+    pub files: Vec<FileSpec>,
+    #[serde(default)]
+    pub outcome: OutcomeSpec,
+    /// What its own requests look like: header names and patterns (`*`) of their values.
+    #[serde(default)]
+    pub signature: BTreeMap<String, String>,
+    /// Other ways to run it, by name (`HARNESS:VARIANT`).
+    #[serde(default)]
+    pub variants: BTreeMap<String, Variant>,
+}
+
+/// How the folder is made that is mounted into the sandbox.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PayloadSpec {
+    /// A shell script of the harness's folder. It fills the folder `$OUT`; `$PACKAGES` are the pinned packages.
+    pub build: String,
+    #[serde(rename = "where")]
+    pub place: BuildPlace,
+    /// The container's image, else the default image; for `where = "container"`.
+    #[serde(default)]
+    pub image: Option<String>,
+    /// Packages with their pins, as the package manager wants them; templates, of which only `version` is known.
+    #[serde(default)]
+    pub packages: Vec<String>,
+}
+
+/// Where a payload is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BuildPlace {
+    /// On this machine, in an empty folder.
+    Host,
+    /// As root in a container of Debian, with the payload where the harness will find it.
+    Container,
+}
+
+/// A value of a template.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum Parameter {
+    Integer(i64),
+    Bool(bool),
+    Text(String),
+}
+
+/// How the harness is started.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunSpec {
+    /// Program and arguments; templates.
+    pub command: Vec<String>,
+    /// Its environment beside the image's; templates.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// The model's name as the harness is told it; any name goes to the rollout's policy.
+    #[serde(default = "neutral_model")]
+    pub model: String,
+    /// Seconds that a run may take where neither task nor user says so.
+    #[serde(default)]
+    pub timeout_s: Option<u64>,
+}
+
+fn neutral_model() -> String {
+    "gleaner-policy".to_owned()
+}
+
+/// A file to write before the harness starts.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileSpec {
+    /// Where, absolute; a template.
+    pub path: String,
+    /// What, a template; or `source`.
+    #[serde(default)]
+    pub content: Option<String>,
+    /// A file of the harness's folder that is the template.
+    #[serde(default)]
+    pub source: Option<String>,
+    /// Permissions, octal.
+    #[serde(default = "private")]
+    pub mode: String,
+}
+
+fn private() -> String {
+    "600".to_owned()
+}
+
+/// How it is told what became of a run. Without rules the exit code decides.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OutcomeSpec {
+    /// The result file, a template; standard output if missing.
+    #[serde(default)]
+    pub file: Option<String>,
+    #[serde(default)]
+    pub form: ResultForm,
+    /// The first rule that fits a value decides; of lines, the last line that any rule fits.
+    #[serde(default)]
+    pub rules: Vec<OutcomeRule>,
+    /// JSON pointers of what else is kept as evidence.
+    #[serde(default)]
+    pub detail: Vec<String>,
+}
+
+/// What a result is written in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResultForm {
+    /// One JSON value.
+    #[default]
+    Json,
+    /// A JSON value a line; other lines are passed over.
+    Lines,
+}
+
+/// One rule: if every pointer's value fits its pattern, the run ended so.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OutcomeRule {
+    /// JSON pointers and patterns: `*` is any text, `?` any character.
+    pub when: BTreeMap<String, String>,
+    pub means: Meaning,
+}
+
+/// What a harness says of its own run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Meaning {
+    /// It ended as it should.
+    Completed,
+    /// The model did not get there: no valid tool call, out of steps.
+    GaveUp,
+    /// Cut by a length: of a reply, or of the model's window.
+    Truncated,
+    /// It broke.
+    Error,
+}
+
+/// Another way to run a harness: what it sets replaces what the harness says.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Variant {
+    #[serde(default)]
+    pub wire: Option<String>,
+    #[serde(default)]
+    pub command: Option<Vec<String>>,
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    #[serde(default)]
+    pub parameters: BTreeMap<String, Parameter>,
+    #[serde(default)]
+    pub files: Vec<FileSpec>,
+}
+
+/// What is wrong with a harness or with how it was named; all of it for the user to mend.
+#[derive(Debug, thiserror::Error)]
+pub enum SpecError {
+    #[error("{file}: {why}")]
+    Unreadable { file: String, why: String },
+    #[error("there is no harness {name}{}; there are: {known}", did_you_mean(.near))]
+    Unknown { name: String, near: Option<String>, known: String },
+    #[error("harness {harness} has no variant {name}{}", did_you_mean(.near))]
+    NoVariant { harness: String, name: String, near: Option<String> },
+    #[error("harness {harness} has no parameter {name}{}", did_you_mean(.near))]
+    NoParameter { harness: String, name: String, near: Option<String> },
+}
+
+fn did_you_mean(near: &Option<String>) -> String {
+    near.as_ref().map(|near| format!(" (did you mean {near}?)")).unwrap_or_default()
+}
+
+/// The known name that is nearest to `name`, if one is near enough to have been meant.
+#[must_use]
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let distance = |known: &&str| strsim::damerau_levenshtein(name, known);
+    known.into_iter().min_by_key(distance).filter(|known| distance(known) <= name.len().max(3) / 3 + 1).map(str::to_owned)
+}
+
+impl Spec {
+    /// Reads a `harness.toml`; `file` is its name for messages.
+    ///
+    /// # Errors
+    /// If it is no TOML, has an unknown key (the nearest known one is named), or contradicts itself.
+    pub fn parse(file: &str, text: &str) -> Result<Self, SpecError> {
+        let unreadable = |why: String| SpecError::Unreadable { file: file.to_owned(), why };
+        let spec: Self = toml::from_str(text).map_err(|error| unreadable(with_nearest(&error)))?;
+        if spec.run.command.is_empty() {
+            return Err(unreadable("run.command is empty; it needs a program".to_owned()));
+        }
+        if spec.name.is_empty() || !spec.name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) {
+            return Err(unreadable(format!("name {:?} may hold letters, digits, '-', '_' and '.' only", spec.name)));
+        }
+        for file in spec.files.iter().chain(spec.variants.values().flat_map(|variant| &variant.files)) {
+            if file.content.is_some() == file.source.is_some() {
+                return Err(unreadable(format!("file {} needs either content or source", file.path)));
+            }
+            if u32::from_str_radix(&file.mode, 8).is_err() {
+                return Err(unreadable(format!("file {}: mode {:?} is not octal", file.path, file.mode)));
+            }
+        }
+        Ok(spec)
+    }
+
+    /// The harness as it runs in a variant, with parameters set otherwise.
+    ///
+    /// # Errors
+    /// If there is no such variant or parameter.
+    pub fn with(mut self, variant: Option<&str>, set: &[(String, String)]) -> Result<Self, SpecError> {
+        if let Some(name) = variant {
+            let Some(variant) = self.variants.remove(name) else {
+                let near = nearest(name, self.variants.keys().map(String::as_str));
+                return Err(SpecError::NoVariant { harness: self.name, name: name.to_owned(), near });
+            };
+            self.wire = variant.wire.unwrap_or(self.wire);
+            self.run.command = variant.command.unwrap_or(self.run.command);
+            self.run.env.extend(variant.env);
+            self.parameters.extend(variant.parameters);
+            self.files.extend(variant.files);
+        }
+        for (name, value) in set {
+            if !self.parameters.contains_key(name) {
+                let near = nearest(name, self.parameters.keys().map(String::as_str));
+                return Err(SpecError::NoParameter { harness: self.name, name: name.clone(), near });
+            }
+            self.parameters.insert(name.clone(), Parameter::Text(value.clone()));
+        }
+        Ok(self)
+    }
+}
+
+/// An error's message with, for an unknown key, the known one that was probably meant.
+fn with_nearest(error: &toml::de::Error) -> String {
+    let message = error.to_string().trim().to_owned();
+    let mut quoted = error.message().split('`').skip(1).step_by(2);
+    if !error.message().starts_with("unknown field") {
+        return message;
+    }
+    let name = quoted.next().unwrap_or_default().to_owned();
+    match nearest(&name, quoted) {
+        Some(near) => format!("{message} (did you mean {near}?)"),
+        None => message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = r#"
+        name = "small"
+        version = "1"
+        description = "a small one"
+        wire = "chat"
+        [payload]
+        build = "build.sh"
+        where = "host"
+        [parameters]
+        steps = 3
+        [run]
+        command = ["run", "{{steps}}"]
+        [variants.text.parameters]
+        steps = 9
+    "#;
+
+    #[test]
+    fn variants_and_settings_replace_parameters() {
+        let spec = Spec::parse("small", SMALL).unwrap();
+        let steps = |spec: Spec| spec.parameters["steps"].clone();
+        assert_eq!(steps(spec.clone().with(None, &[]).unwrap()), Parameter::Integer(3));
+        assert_eq!(steps(spec.clone().with(Some("text"), &[]).unwrap()), Parameter::Integer(9));
+        let set = [("steps".to_owned(), "5".to_owned())];
+        assert_eq!(steps(spec.with(Some("text"), &set).unwrap()), Parameter::Text("5".to_owned()));
+    }
+
+    #[test]
+    fn wrong_names_are_refused_with_the_nearest() {
+        let spec = Spec::parse("small", SMALL).unwrap();
+        let variant = spec.clone().with(Some("txt"), &[]).unwrap_err().to_string();
+        assert_eq!(variant, "harness small has no variant txt (did you mean text?)");
+        let set = [("stps".to_owned(), "5".to_owned())];
+        assert_eq!(spec.with(None, &set).unwrap_err().to_string(), "harness small has no parameter stps (did you mean steps?)");
+        let text = SMALL.replace("description", "descripton");
+        let error = Spec::parse("small/harness.toml", &text).unwrap_err().to_string();
+        assert!(error.starts_with("small/harness.toml: ") && error.ends_with("(did you mean description?)"), "{error}");
+    }
+
+    #[test]
+    fn a_file_has_one_origin() {
+        let text = format!("{SMALL}\n[[files]]\npath = \"/x\"\n");
+        let error = Spec::parse("small", &text).unwrap_err().to_string();
+        assert_eq!(error, "small: file /x needs either content or source");
+    }
+}

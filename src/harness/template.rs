@@ -1,0 +1,201 @@
+//! Fills the templates of a harness: what a sandbox needs to start it on one task.
+
+use std::collections::BTreeMap;
+
+use minijinja::{Environment, UndefinedBehavior, Value};
+
+use super::catalog::Harness;
+use super::spec::{Parameter, Spec, SpecError};
+
+/// What the templates of a run may name beside the harness's parameters.
+#[derive(Clone, Debug)]
+pub struct Variables<'a> {
+    /// Where the model answers inside the sandbox, with `/v1`.
+    pub base_url: &'a str,
+    /// The rollout's key.
+    pub key: &'a str,
+    pub prompt: &'a str,
+    pub home: &'a str,
+    pub workdir: &'a str,
+    /// Where the payload is mounted.
+    pub payload: &'a str,
+    /// Seconds that the run may take.
+    pub timeout_s: u64,
+}
+
+/// A harness that is ready to start.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launch {
+    pub command: Vec<String>,
+    pub env: Vec<(String, String)>,
+    pub files: Vec<LaunchFile>,
+    /// The result file, if it is not standard output.
+    pub result: Option<String>,
+}
+
+/// A file to write before the start.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LaunchFile {
+    pub path: String,
+    pub content: String,
+    /// Octal.
+    pub mode: String,
+}
+
+/// The longest argument that Linux starts a program with, its end's zero byte not counted.
+const ARGUMENT_BYTES: usize = 131_071;
+
+impl Launch {
+    /// Fills a harness's templates. `spec` is the harness's with its variant chosen.
+    ///
+    /// # Errors
+    /// If a template is wrong or names what there is not, or an argument is longer than a system takes.
+    pub fn fill(harness: &Harness, spec: &Spec, variables: &Variables<'_>) -> Result<Self, SpecError> {
+        let templates = Templates::new(spec, variables);
+        let mut command = Vec::with_capacity(spec.run.command.len());
+        for part in &spec.run.command {
+            let argument = templates.fill("run.command", part)?;
+            if argument.len() > ARGUMENT_BYTES {
+                let why = format!("an argument of {} bytes is longer than a program can be started with", argument.len());
+                return Err(SpecError::Unreadable { file: format!("harness {}: run.command", spec.name), why });
+            }
+            command.push(argument);
+        }
+        let mut env = Vec::with_capacity(spec.run.env.len());
+        for (name, value) in &spec.run.env {
+            env.push((name.clone(), templates.fill(&format!("run.env.{name}"), value)?));
+        }
+        let mut files = Vec::with_capacity(spec.files.len());
+        for file in &spec.files {
+            let source =
+                file.source.as_ref().and_then(|name| harness.files.get(name)).map(|bytes| String::from_utf8_lossy(bytes));
+            let content = file.content.as_deref().or(source.as_deref()).unwrap_or_default();
+            files.push(LaunchFile {
+                path: templates.fill("files.path", &file.path)?,
+                content: templates.fill(&file.path, content)?,
+                mode: file.mode.clone(),
+            });
+        }
+        let result = spec.outcome.file.as_ref().map(|file| templates.fill("outcome.file", file)).transpose()?;
+        Ok(Self { command, env, files, result })
+    }
+}
+
+/// The pinned packages of a harness's payload.
+///
+/// # Errors
+/// If their template is wrong.
+pub fn packages(spec: &Spec) -> Result<Vec<String>, SpecError> {
+    let values = Value::from_iter([("version", Value::from(&spec.version))]);
+    let templates = Templates { environment: environment(), values, name: &spec.name };
+    spec.payload.packages.iter().map(|package| templates.fill("payload.packages", package)).collect()
+}
+
+struct Templates<'a> {
+    environment: Environment<'static>,
+    values: Value,
+    name: &'a str,
+}
+
+impl<'a> Templates<'a> {
+    fn new(spec: &'a Spec, variables: &Variables<'_>) -> Self {
+        let mut values: BTreeMap<&str, Value> = BTreeMap::new();
+        for (name, value) in &spec.parameters {
+            let value = match value {
+                Parameter::Integer(number) => Value::from(*number),
+                Parameter::Bool(flag) => Value::from(*flag),
+                Parameter::Text(text) => Value::from(text),
+            };
+            values.insert(name, value);
+        }
+        values.extend([
+            ("base_url", Value::from(variables.base_url)),
+            ("key", Value::from(variables.key)),
+            ("model", Value::from(&spec.run.model)),
+            ("prompt", Value::from(variables.prompt)),
+            ("home", Value::from(variables.home)),
+            ("workdir", Value::from(variables.workdir)),
+            ("payload", Value::from(variables.payload)),
+            ("timeout_s", Value::from(variables.timeout_s)),
+            ("version", Value::from(&spec.version)),
+        ]);
+        Self { environment: environment(), values: Value::from_iter(values), name: &spec.name }
+    }
+
+    fn fill(&self, field: &str, template: &str) -> Result<String, SpecError> {
+        self.environment
+            .render_str(template, &self.values)
+            .map_err(|error| SpecError::Unreadable { file: format!("harness {}: {field}", self.name), why: error.to_string() })
+    }
+}
+
+/// Strict: a name that there is not is an error, never an empty text. Nothing is escaped but by `tojson`, whose strings TOML
+/// reads as well.
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    environment.set_keep_trailing_newline(true);
+    environment
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::catalog::Catalog;
+    use super::*;
+
+    fn fill(name: &str, variant: Option<&str>, prompt: &str) -> Result<Launch, SpecError> {
+        let catalog = Catalog::load(None).unwrap();
+        let harness = catalog.get(name).unwrap();
+        let spec = harness.spec.clone().with(variant, &[]).unwrap();
+        let variables = Variables {
+            base_url: "http://127.0.0.1:8080/v1",
+            key: "glr_1",
+            prompt,
+            home: "/home/agent",
+            workdir: "/work",
+            payload: "/opt/harness",
+            timeout_s: 60,
+        };
+        Launch::fill(harness, &spec, &variables)
+    }
+
+    #[test]
+    fn codex_gets_its_prompt_as_it_is_and_a_config_that_is_toml() {
+        let prompt = "--say \"{{key}}\" & 'ü'\n";
+        let launch = fill("codex", None, prompt).unwrap();
+        assert_eq!(launch.command.last().unwrap(), prompt);
+        let config: toml::Table = launch.files[0].content.parse().unwrap();
+        assert_eq!(config["model_providers"]["gleaner"]["base_url"].as_str(), Some("http://127.0.0.1:8080/v1"));
+        assert_eq!(launch.files[0].path, "/home/agent/.codex/config.toml");
+        assert!(launch.env.contains(&("GLEANER_KEY".to_owned(), "glr_1".to_owned())));
+    }
+
+    #[test]
+    fn the_text_variant_changes_what_it_names_only() {
+        let plain = fill("mini-swe-agent", None, "p").unwrap();
+        let text = fill("mini-swe-agent", Some("text"), "p").unwrap();
+        let changed: Vec<_> = plain.command.iter().zip(&text.command).filter(|(a, b)| a != b).collect();
+        assert_eq!(
+            changed,
+            [
+                (&"litellm".to_owned(), &"litellm_textbased".to_owned()),
+                (&"mini.yaml".to_owned(), &"mini_textbased.yaml".to_owned())
+            ]
+        );
+        assert_eq!(plain.env, text.env);
+        assert_eq!(plain.result.as_deref(), Some("/home/agent/trajectory.json"));
+    }
+
+    #[test]
+    fn an_argument_that_no_system_takes_is_refused() {
+        let error = fill("codex", None, &"x".repeat(ARGUMENT_BYTES + 1)).unwrap_err().to_string();
+        assert!(error.contains("131072 bytes is longer"), "{error}");
+    }
+
+    #[test]
+    fn packages_carry_the_pin() {
+        let catalog = Catalog::load(None).unwrap();
+        assert_eq!(packages(&catalog.get("codex").unwrap().spec).unwrap(), ["@openai/codex@0.171.0"]);
+    }
+}
