@@ -37,7 +37,10 @@ pub async fn send(
 ) -> io::Result<Answer> {
     let mut stream = TcpStream::connect(addr).await?;
     stream.set_nodelay(true)?;
-    let mut head = format!("{method} {path} HTTP/1.1\r\nconnection: close\r\n");
+    let mut head = format!("{method} {path} HTTP/1.1\r\n");
+    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("connection")) {
+        head.push_str("connection: close\r\n");
+    }
     if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
         head.push_str(&format!("host: {addr}\r\n"));
     }

@@ -197,7 +197,7 @@ impl Writing<'_> {
             let error = json!({"error": {"message": "the engine died", "type": "InternalServerError", "code": 500}});
             frames.push(format!("data: {error}\n\n").into_bytes());
         }
-        if !matches!(fault, Some(Fault::NoDone)) {
+        if !matches!(fault, Some(Fault::NoDone | Fault::NoFinish)) {
             frames.push(format!("data: [DONE]{end}{end}").into_bytes());
         }
         if matches!(fault, Some(Fault::Bom)) {

@@ -74,7 +74,7 @@ pub enum Fault {
     /// Comments stand between events and inside them.
     Comments,
     NoDone,
-    /// The stream ends well, but nothing said why the reply ended.
+    /// The stream ends as a connection does that was closed in order, but nothing said that the reply had ended.
     NoFinish,
     /// The last piece, the reason and the usage come as one.
     FatLast,
