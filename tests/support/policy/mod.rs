@@ -1,0 +1,346 @@
+//! A model server in vLLM's form (facts of vLLM 0.32) that says what a script tells it, and remembers what it sampled.
+
+mod body;
+mod script;
+mod tokens;
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+pub use script::{Fault, Gate, Reply, ToolCall};
+pub use tokens::{Piece, Token};
+
+use super::http1::{Body, Head, read_head};
+use super::until;
+use body::Writing;
+use tokens::{Earlier, Sampler, Spoken};
+
+/// The running server. It ends when it is dropped.
+pub struct ScriptedPolicy {
+    pub addr: SocketAddr,
+    state: Arc<State>,
+    _task: JoinSet<()>,
+}
+
+struct State {
+    script: Mutex<VecDeque<Reply>>,
+    /// What is said once the script has ended.
+    fallback: Mutex<Reply>,
+    sampler: Mutex<Sampler>,
+    seen: Mutex<Vec<Seen>>,
+    max_model_len: u64,
+}
+
+/// One request for a reply, and what became of it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub head: Head,
+    pub body: Value,
+    pub prompt_ids: Vec<u32>,
+    pub tokens: Vec<Token>,
+    /// All of the answer was written.
+    pub finished: bool,
+    /// When the client hung up before that.
+    pub hung_up: Option<Instant>,
+}
+
+impl Seen {
+    /// The sampled ids.
+    pub fn ids(&self) -> Vec<u32> {
+        self.tokens.iter().map(|token| token.id).collect()
+    }
+
+    /// Their log-probabilities.
+    pub fn logprobs(&self) -> Vec<f64> {
+        self.tokens.iter().map(|token| token.logprob).collect()
+    }
+
+    /// The sampled text.
+    pub fn text(&self) -> String {
+        let text = |token: &Token| if let Piece::Text(text) = &token.piece { Some(text.clone()) } else { None };
+        self.tokens.iter().filter_map(text).collect()
+    }
+
+    fn as_json(&self) -> Value {
+        json!({"prompt_ids": self.prompt_ids, "ids": self.ids(), "logprobs": self.logprobs(), "text": self.text(),
+               "finished": self.finished, "hung_up": self.hung_up.is_some(), "request": self.body})
+    }
+}
+
+impl ScriptedPolicy {
+    /// Serves on a free port with this script; every test has a seed of its own.
+    pub async fn start(seed: u64, script: impl IntoIterator<Item = Reply>) -> Self {
+        Self::serve(TcpListener::bind("127.0.0.1:0").await.unwrap(), seed, script)
+    }
+
+    /// Serves on this listener.
+    pub fn serve(listener: TcpListener, seed: u64, script: impl IntoIterator<Item = Reply>) -> Self {
+        let state = Arc::new(State {
+            script: Mutex::new(script.into_iter().collect()),
+            fallback: Mutex::new(Reply::text("reply number {n} is all there is to say")),
+            sampler: Mutex::new(Sampler(seed)),
+            seen: Mutex::new(Vec::new()),
+            max_model_len: 32_768,
+        });
+        let addr = listener.local_addr().unwrap();
+        let mut task = JoinSet::new();
+        task.spawn(accept(listener, Arc::clone(&state)));
+        Self { addr, state, _task: task }
+    }
+
+    /// The base URL, without `/v1`.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// Adds a reply to the script.
+    pub fn then(&self, reply: Reply) {
+        self.state.script.lock().unwrap().push_back(reply);
+    }
+
+    /// What to say once the script has ended.
+    pub fn otherwise(&self, reply: Reply) {
+        *self.state.fallback.lock().unwrap() = reply;
+    }
+
+    /// All requests for a reply so far.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.state.seen.lock().unwrap().clone()
+    }
+
+    /// How many requests for a reply came so far.
+    pub fn count(&self) -> usize {
+        self.state.seen.lock().unwrap().len()
+    }
+
+    /// The last request for a reply.
+    pub fn last(&self) -> Seen {
+        self.seen().pop().expect("the policy was never asked")
+    }
+
+    /// Waits until so many requests have come.
+    pub async fn asked(&self, times: usize) {
+        until("a request to the policy", async || (self.count() >= times).then_some(())).await;
+    }
+
+    /// Waits until the client of this request has hung up, and says when it did.
+    pub async fn hung_up(&self, request: usize) -> Instant {
+        until("a hang-up at the policy", async || self.state.seen.lock().unwrap()[request].hung_up).await
+    }
+}
+
+async fn accept(listener: TcpListener, state: Arc<State>) {
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        let state = Arc::clone(&state);
+        connections.spawn(async move {
+            // A peer that goes away is what many tests are about.
+            let _ = serve(stream, &state).await;
+        });
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn serve(stream: TcpStream, state: &State) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let (read, mut write) = stream.into_split();
+    let mut read = BufReader::new(read);
+    while let Some(head) = read_head(&mut read).await? {
+        let body = Body::of(&head, true).all(&mut read).await?;
+        let path = head.word(1).split('?').next().unwrap_or_default();
+        match (head.word(0), path) {
+            ("GET", "/version") => whole(&mut write, 200, &json!({"version": "0.32.0"})).await?,
+            ("GET", "/health" | "/ping") => whole(&mut write, 200, &Value::Null).await?,
+            ("GET", "/v1/models") => {
+                let model = json!({"id": "scripted", "object": "model", "created": 1_700_000_000, "owned_by": "vllm",
+                                   "root": "scripted", "parent": null, "max_model_len": state.max_model_len});
+                whole(&mut write, 200, &json!({"object": "list", "data": [model]})).await?;
+            }
+            ("GET", "/__sampled") => {
+                let calls: Vec<Value> = state.seen.lock().unwrap().iter().map(Seen::as_json).collect();
+                whole(&mut write, 200, &json!({ "calls": calls })).await?;
+            }
+            ("POST", "/__script") => {
+                let replies: Vec<Reply> = serde_json::from_slice(&body).map_err(io::Error::other)?;
+                state.script.lock().unwrap().extend(replies);
+                whole(&mut write, 200, &json!({})).await?;
+            }
+            ("POST", "/v1/chat/completions") => {
+                let (number, reply) = begin(state, &head, &body);
+                // Whatever the client says while it waits for its reply can only be that it has gone.
+                let ended = tokio::select! {
+                    ended = answer(&mut write, state, number, &reply) => ended,
+                    peer = read.fill_buf() => {
+                        if peer.is_ok_and(|bytes| !bytes.is_empty()) {
+                            return Err(io::Error::other("a second request came before the first was answered"));
+                        }
+                        Err(io::ErrorKind::ConnectionReset.into())
+                    }
+                };
+                let mut seen = state.seen.lock().unwrap();
+                match ended {
+                    Ok(true) => seen[number].finished = true,
+                    Ok(false) => return Ok(()),
+                    Err(error) => {
+                        seen[number].hung_up = Some(Instant::now());
+                        return Err(error);
+                    }
+                }
+            }
+            _ => whole(&mut write, 404, &json!({"detail": "Not Found"})).await?,
+        }
+    }
+    Ok(())
+}
+
+/// Takes the next reply of the script and samples it.
+fn begin(state: &State, head: &Head, body: &[u8]) -> (usize, Reply) {
+    let request: Value = serde_json::from_slice(body).unwrap_or_default();
+    let next = state.script.lock().unwrap().pop_front();
+    let reply = next.unwrap_or_else(|| state.fallback.lock().unwrap().clone());
+    let mut seen = state.seen.lock().unwrap();
+    let number = seen.len();
+    let first = request["messages"].as_array().is_some_and(|messages| messages.iter().all(|m| m["role"] != "assistant"));
+    let earlier: Vec<Earlier> = if first {
+        Vec::new()
+    } else {
+        let known = |seen: &Seen| Earlier {
+            prompt_ids: seen.prompt_ids.clone(),
+            ids: seen.ids(),
+            spoken: Spoken::of_tokens(&seen.tokens),
+        };
+        seen.iter().map(known).collect()
+    };
+    let prompt_ids = tokens::prompt(&request, &earlier);
+    let mut tokens = state.sampler.lock().unwrap().sample(&reply, number);
+    if let Some(limit) = request["max_tokens"].as_u64().or(request["max_completion_tokens"].as_u64()) {
+        tokens.truncate(usize::try_from(limit).unwrap());
+    }
+    seen.push(Seen { head: head.clone(), body: request, prompt_ids, tokens, finished: false, hung_up: None });
+    (number, reply)
+}
+
+/// Answers; `false` if the connection must close now.
+async fn answer(write: &mut (impl AsyncWrite + Unpin), state: &State, number: usize, reply: &Reply) -> io::Result<bool> {
+    let seen = state.seen.lock().unwrap()[number].clone();
+    let full_count = {
+        let mut again = Sampler(0);
+        again.sample(reply, number).len()
+    };
+    let writing = Writing {
+        request: &seen.body,
+        reply,
+        number,
+        model: "scripted",
+        prompt_ids: &seen.prompt_ids,
+        tokens: &seen.tokens,
+        cut_short: seen.tokens.len() < full_count,
+    };
+    match &reply.fault {
+        Some(Fault::Status { status, headers, body }) => {
+            let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            bytes(write, *status, "application/json", &headers, body.as_bytes()).await?;
+            return Ok(true);
+        }
+        Some(Fault::Html) => {
+            bytes(write, 200, "text/html", &[], b"<html><body><h1>It works!</h1></body></html>").await?;
+            return Ok(true);
+        }
+        Some(Fault::BrokenJson) => {
+            bytes(write, 200, "application/json", &[], b"{\"id\": \"chatcmpl-1\", \"choices\": [").await?;
+            return Ok(true);
+        }
+        Some(Fault::CutBeforeHead) => return Ok(false),
+        Some(Fault::StallBefore) => std::future::pending().await,
+        _ => {}
+    }
+    if seen.body["stream"] == true { stream(write, &writing).await } else { unstreamed(write, &writing).await }
+}
+
+async fn unstreamed(write: &mut (impl AsyncWrite + Unpin), writing: &Writing<'_>) -> io::Result<bool> {
+    let body = writing.whole();
+    if let Some(gate) = &writing.reply.gate {
+        gate.wait().await;
+    }
+    let cut = match &writing.reply.fault {
+        Some(Fault::CutBeforeBody) => Some(0),
+        Some(Fault::CutAfter { .. } | Fault::StallAfter { .. }) => Some(body.len() / 2),
+        _ => None,
+    };
+    let Some(cut) = cut else {
+        bytes(write, 200, "application/json", &[], &body).await?;
+        return Ok(true);
+    };
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
+    write.write_all(head.as_bytes()).await?;
+    write.write_all(&body[..cut]).await?;
+    write.flush().await?;
+    if matches!(writing.reply.fault, Some(Fault::StallAfter { .. })) {
+        std::future::pending::<()>().await;
+    }
+    Ok(false)
+}
+
+async fn stream(write: &mut (impl AsyncWrite + Unpin), writing: &Writing<'_>) -> io::Result<bool> {
+    let reply = writing.reply;
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
+    write.write_all(head.as_bytes()).await?;
+    write.flush().await?;
+    if matches!(reply.fault, Some(Fault::CutBeforeBody)) {
+        return Ok(false);
+    }
+    for (at, frame) in writing.stream().iter().enumerate() {
+        match reply.fault {
+            Some(Fault::CutAfter { events }) if at == events => return Ok(false),
+            Some(Fault::StallAfter { events }) if at == events => std::future::pending::<()>().await,
+            _ => {}
+        }
+        if let Some(gate) = &reply.gate {
+            gate.wait().await;
+        }
+        if reply.pace_ms > 0 {
+            tokio::time::sleep(Duration::from_millis(reply.pace_ms)).await;
+        }
+        let step = if matches!(reply.fault, Some(Fault::ByteByByte)) { 1 } else { frame.len() };
+        for piece in frame.chunks(step) {
+            let mut chunk = format!("{:x}\r\n", piece.len()).into_bytes();
+            chunk.extend_from_slice(piece);
+            chunk.extend_from_slice(b"\r\n");
+            write.write_all(&chunk).await?;
+            write.flush().await?;
+        }
+    }
+    write.write_all(b"0\r\n\r\n").await?;
+    write.flush().await?;
+    Ok(true)
+}
+
+async fn whole(write: &mut (impl AsyncWrite + Unpin), status: u16, body: &Value) -> io::Result<()> {
+    bytes(write, status, "application/json", &[], body.to_string().as_bytes()).await
+}
+
+async fn bytes(
+    write: &mut (impl AsyncWrite + Unpin),
+    status: u16,
+    kind: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> io::Result<()> {
+    let mut all = format!("HTTP/1.1 {status} Scripted\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n", body.len());
+    for (name, value) in headers {
+        all.push_str(&format!("{name}: {value}\r\n"));
+    }
+    all.push_str("\r\n");
+    let mut all = all.into_bytes();
+    all.extend_from_slice(body);
+    write.write_all(&all).await?;
+    write.flush().await
+}

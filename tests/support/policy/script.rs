@@ -1,0 +1,145 @@
+//! What a test tells the scripted server to do.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use tokio::sync::Semaphore;
+
+/// One scripted reply: what the "model" says, and what goes wrong on the way.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Reply {
+    pub reasoning: Option<String>,
+    /// `reasoning` (vLLM) if nothing is said.
+    pub reasoning_field: Option<String>,
+    /// `{n}` becomes the request's number.
+    pub text: Option<String>,
+    pub tool_calls: Vec<ToolCall>,
+    /// Mixes the fragments of the tool calls' arguments.
+    pub interleave: bool,
+    pub finish: Option<String>,
+    /// Milliseconds between events.
+    pub pace_ms: u64,
+    /// As vLLM's tool parsers do: events of tool calls carry no ids.
+    pub swallow_ids: bool,
+    /// Leaves out every second log-probability.
+    pub lose_logprobs: bool,
+    pub fault: Option<Fault>,
+    /// Each event waits for the test.
+    #[serde(skip)]
+    pub gate: Option<Gate>,
+}
+
+/// A scripted tool call.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ToolCall {
+    pub name: String,
+    pub arguments: String,
+}
+
+/// What goes wrong.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Fault {
+    /// Another answer altogether.
+    Status {
+        status: u16,
+        #[serde(default)]
+        headers: BTreeMap<String, String>,
+        body: String,
+    },
+    /// 200 and a page of HTML.
+    Html,
+    /// 200, JSON by its type, and broken.
+    BrokenJson,
+    /// The connection closes with nothing said.
+    CutBeforeHead,
+    /// The head comes and then nothing.
+    CutBeforeBody,
+    /// So many events come, then the connection closes. A whole body is cut in its middle.
+    CutAfter { events: usize },
+    /// Nothing comes, ever.
+    StallBefore,
+    /// So many events come, then nothing.
+    StallAfter { events: usize },
+    /// One event's text is so long.
+    LongLine { bytes: usize },
+    /// A byte-order mark comes first.
+    Bom,
+    /// The second piece of text has a byte that is not UTF-8.
+    BadUtf8,
+    Crlf,
+    /// Comments stand between events and inside them.
+    Comments,
+    NoDone,
+    /// The stream ends as a connection does that was closed in order, but nothing said that the reply had ended.
+    NoFinish,
+    /// The last piece, the reason and the usage come as one.
+    FatLast,
+    /// Events without choices stand between the others.
+    EmptyChoices,
+    /// So many events come, then one with an error.
+    ErrorEvent { events: usize },
+    /// Each byte of the stream comes in a write of its own.
+    ByteByByte,
+}
+
+/// Holds events back until the test lets them go.
+#[derive(Clone, Debug)]
+pub struct Gate(Arc<Semaphore>);
+
+impl Gate {
+    /// A closed gate.
+    pub fn closed() -> Self {
+        Self(Arc::new(Semaphore::new(0)))
+    }
+
+    /// Lets so many events go.
+    pub fn pass(&self, events: usize) {
+        self.0.add_permits(events);
+    }
+
+    /// Lets everything go from now on.
+    pub fn open(&self) {
+        self.0.close();
+    }
+
+    pub(super) async fn wait(&self) {
+        if let Ok(permit) = self.0.acquire().await {
+            permit.forget();
+        }
+    }
+}
+
+impl Reply {
+    /// A reply of text.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self { text: Some(text.into()), ..Self::default() }
+    }
+
+    /// A reply that calls tools.
+    pub fn tools(calls: &[(&str, &str)]) -> Self {
+        let call = |(name, arguments): &(&str, &str)| ToolCall { name: (*name).to_owned(), arguments: (*arguments).to_owned() };
+        Self { tool_calls: calls.iter().map(call).collect(), ..Self::default() }
+    }
+
+    /// The same reply with reasoning before it.
+    #[must_use]
+    pub fn thinking(self, reasoning: &str) -> Self {
+        Self { reasoning: Some(reasoning.to_owned()), ..self }
+    }
+
+    /// The same reply with its fault.
+    #[must_use]
+    pub fn with(self, fault: Fault) -> Self {
+        Self { fault: Some(fault), ..self }
+    }
+
+    /// The same reply behind a gate.
+    #[must_use]
+    pub fn behind(self, gate: &Gate) -> Self {
+        Self { gate: Some(gate.clone()), ..self }
+    }
+}

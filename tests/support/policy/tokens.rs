@@ -1,0 +1,186 @@
+//! A toy tokenizer and a seeded sampler: what was "sampled" is known, and no re-encoding could give it.
+
+use serde_json::Value;
+
+use super::script::Reply;
+
+/// Ends a message of the prompt, and a reply.
+pub const END: u32 = 2;
+/// Opens the assistant's turn.
+const ASSISTANT: u32 = 3;
+/// Stands after a reply in the prompt of the next turn: a token that only the template knows.
+const AFTER_REPLY: u32 = 4;
+
+/// Draws ids that no prompt word has, and log-probabilities.
+#[derive(Debug)]
+pub struct Sampler(pub u64);
+
+impl Sampler {
+    fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn token(&mut self, piece: Piece) -> Token {
+        let id = if matches!(piece, Piece::End) { END } else { 100_000 + u32::try_from(self.draw() % 50_000).unwrap() };
+        let millionths = u32::try_from(self.draw() % 9_000_000).unwrap();
+        Token { piece, id, logprob: -f64::from(millionths + 1) / 1e6 }
+    }
+
+    /// Samples a reply: one token a piece, the end included.
+    pub fn sample(&mut self, reply: &Reply, number: usize) -> Vec<Token> {
+        let mut pieces = Vec::new();
+        if let Some(reasoning) = &reply.reasoning {
+            pieces.extend(split(reasoning).map(Piece::Reasoning));
+            pieces.push(Piece::Hidden);
+        }
+        if let Some(text) = &reply.text {
+            let text = text.replace("{n}", &number.to_string());
+            pieces.extend(split(&text).map(Piece::Text));
+        }
+        let mut fragments: Vec<Vec<Piece>> = Vec::new();
+        for (index, call) in reply.tool_calls.iter().enumerate() {
+            let id = format!("chatcmpl-tool-{number}-{index}");
+            let mut call_pieces = vec![Piece::ToolStart { index, id, name: call.name.clone() }];
+            call_pieces.extend(split(&call.arguments).map(|fragment| Piece::ToolArguments { index, fragment }));
+            fragments.push(call_pieces);
+        }
+        if reply.interleave {
+            let longest = fragments.iter().map(Vec::len).max().unwrap_or_default();
+            for at in 0..longest {
+                pieces.extend(fragments.iter().filter_map(|call| call.get(at).cloned()));
+            }
+        } else {
+            pieces.extend(fragments.into_iter().flatten());
+        }
+        pieces.push(Piece::End);
+        pieces.into_iter().map(|piece| self.token(piece)).collect()
+    }
+}
+
+/// One sampled token.
+#[derive(Clone, Debug)]
+pub struct Token {
+    pub piece: Piece,
+    pub id: u32,
+    pub logprob: f64,
+}
+
+/// What a token says.
+#[derive(Clone, Debug)]
+pub enum Piece {
+    Reasoning(String),
+    Text(String),
+    ToolStart {
+        index: usize,
+        id: String,
+        name: String,
+    },
+    ToolArguments {
+        index: usize,
+        fragment: String,
+    },
+    /// Sampled, seen by the server's parsers only.
+    Hidden,
+    End,
+}
+
+fn split(text: &str) -> impl Iterator<Item = String> + '_ {
+    text.split_inclusive([' ', '\n', ',', ':']).map(str::to_owned)
+}
+
+/// An assistant's message as the tokenizer knows it again: its text, and its calls by name and meaning.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spoken {
+    text: String,
+    calls: Vec<(String, Value)>,
+}
+
+impl Spoken {
+    /// What a reply of the script says.
+    pub fn of_tokens(tokens: &[Token]) -> Self {
+        let mut text = String::new();
+        let mut calls: Vec<(String, String)> = Vec::new();
+        for token in tokens {
+            match &token.piece {
+                Piece::Text(piece) => text.push_str(piece),
+                Piece::ToolStart { name, .. } => calls.push((name.clone(), String::new())),
+                Piece::ToolArguments { index, fragment } => calls[*index].1.push_str(fragment),
+                _ => {}
+            }
+        }
+        Self { text, calls: calls.into_iter().map(|(name, arguments)| (name, meaning(&arguments))).collect() }
+    }
+
+    fn of_message(message: &Value) -> Self {
+        let calls = message["tool_calls"].as_array().into_iter().flatten().map(|call| {
+            let function = &call["function"];
+            (function["name"].as_str().unwrap_or_default().to_owned(), meaning(function["arguments"].as_str().unwrap_or_default()))
+        });
+        Self { text: content(&message["content"]), calls: calls.collect() }
+    }
+}
+
+fn meaning(arguments: &str) -> Value {
+    serde_json::from_str(arguments).unwrap_or_else(|_| Value::String(arguments.to_owned()))
+}
+
+/// A reply that was sampled before.
+#[derive(Clone, Debug)]
+pub struct Earlier {
+    pub prompt_ids: Vec<u32>,
+    pub ids: Vec<u32>,
+    pub spoken: Spoken,
+}
+
+/// The ids of a request's prompt. An assistant's message that was sampled from this very prompt is given by its sampled ids, so
+/// that a conversation's next prompt extends the last prompt and its reply.
+pub fn prompt(request: &Value, earlier: &[Earlier]) -> Vec<u32> {
+    let mut ids = vec![1];
+    if let Some(tools) = request["tools"].as_array().filter(|tools| !tools.is_empty()) {
+        words(&serde_json::to_string(tools).unwrap(), &mut ids);
+        ids.push(END);
+    }
+    for message in request["messages"].as_array().into_iter().flatten() {
+        let role = message["role"].as_str().unwrap_or_default();
+        if role == "assistant" {
+            ids.push(ASSISTANT);
+            let spoken = Spoken::of_message(message);
+            if let Some(known) = earlier.iter().rev().find(|known| known.spoken == spoken && known.prompt_ids == ids) {
+                ids.extend_from_slice(&known.ids);
+                ids.push(AFTER_REPLY);
+                continue;
+            }
+            words(&spoken.text, &mut ids);
+            for (name, arguments) in &spoken.calls {
+                words(&format!("{name} {arguments}"), &mut ids);
+            }
+            ids.extend([END, AFTER_REPLY]);
+        } else {
+            words(role, &mut ids);
+            words(&content(&message["content"]), &mut ids);
+            ids.push(END);
+        }
+    }
+    ids.push(ASSISTANT);
+    ids
+}
+
+/// A message's text, whether it came as a string or in parts.
+pub fn content(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
+        _ => String::new(),
+    }
+}
+
+fn words(text: &str, ids: &mut Vec<u32>) {
+    ids.extend(text.split_whitespace().map(|word| {
+        let hash = word.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        1_000 + hash % 90_000
+    }));
+}
