@@ -38,9 +38,6 @@ pub(super) struct Args {
     /// The newest N; 0 lists all
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: usize,
-    /// The store: a file or an URL; the default is gleaner/gleaner.db in the user's data folder
-    #[arg(long, env = "GLEANER_DATABASE", value_name = "URL")]
-    pub(super) database: Option<String>,
 }
 
 /// Reads a name of a closed list, as serde knows it.

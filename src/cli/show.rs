@@ -33,9 +33,6 @@ pub(super) struct Args {
     /// Print one JSON object, `{"rollout", "calls", "samples", "left_out"}`, with everything
     #[arg(long)]
     json: bool,
-    /// The store: a file or an URL; the default is gleaner/gleaner.db in the user's data folder
-    #[arg(long, env = "GLEANER_DATABASE", value_name = "URL")]
-    pub(super) database: Option<String>,
 }
 
 /// Runs the command.
