@@ -31,7 +31,12 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    let bytes = if bytes.iter().all(u8::is_ascii_whitespace) { b"{}" } else { bytes };
+    let bytes = match bytes.trim_ascii_start() {
+        [] => b"{}",
+        // serde would take a list as the fields in their order.
+        [b'[', ..] => return Err(Problem::invalid("the body can't be read: it is a list, not an object")),
+        bytes => bytes,
+    };
     serde_json::from_slice(bytes).map_err(|error| Problem::invalid(format!("the body can't be read: {error}")))
 }
 

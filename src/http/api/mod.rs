@@ -8,6 +8,8 @@ mod openapi;
 mod policies;
 mod rollouts;
 mod samples;
+#[cfg(test)]
+mod tests;
 mod view;
 
 use std::fmt::Display;

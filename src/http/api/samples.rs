@@ -135,3 +135,80 @@ pub(super) struct LeftOut {
     /// More, for people; left out where there is none.
     detail: Option<String>,
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::{Map, Value};
+    use utoipa::PartialSchema;
+
+    use super::*;
+    use crate::call::{LogprobKind, Sampling};
+    use crate::ids::CallId;
+    use crate::trajectory::{Reason, SampleStatus};
+
+    fn described<T: PartialSchema>() -> BTreeSet<String> {
+        let schema = serde_json::to_value(T::schema()).unwrap();
+        schema["properties"].as_object().unwrap().keys().cloned().collect()
+    }
+
+    fn served(value: &impl Serialize) -> BTreeSet<String> {
+        serde_json::to_value(value).unwrap().as_object().unwrap().keys().cloned().collect()
+    }
+
+    #[test]
+    fn the_page_describes_every_field_that_is_served() {
+        let span = trajectory::Span {
+            call_id: CallId::generate(),
+            start: 0,
+            end: 1,
+            policy_version: None,
+            policy_seq: 0,
+            version_source: None,
+            finish_reason: None,
+            sampling: Sampling::default(),
+            logprob_kind: LogprobKind::Raw,
+            constrained: false,
+            rewards: BTreeMap::new(),
+            abandoned: true,
+        };
+        let left_out = trajectory::LeftOut { call_id: CallId::generate(), reason: Reason::Foreign, detail: Some(String::new()) };
+        let parent = trajectory::Parent { sample_id: String::new(), at: 0 };
+        assert_eq!(described::<Span>(), served(&span));
+        assert_eq!(described::<LeftOut>(), served(&left_out));
+        assert_eq!(described::<Parent>(), served(&parent));
+        let sample = trajectory::Sample {
+            schema: trajectory::SCHEMA.to_owned(),
+            id: String::new(),
+            rollout_id: RolloutId::generate(),
+            rollout_index: 0,
+            group_id: None,
+            task_id: None,
+            harness: None,
+            purpose: String::new(),
+            index: 0,
+            token_ids: Vec::new(),
+            loss_mask: Vec::new(),
+            logprobs: Vec::new(),
+            prompt_length: 0,
+            spans: vec![span],
+            reward: None,
+            rewards: BTreeMap::new(),
+            outcome: None,
+            status: SampleStatus::Complete,
+            rollout_mask_total: 0,
+            rollout_samples: 1,
+            parent: Some(parent),
+            policy: String::new(),
+            model: String::new(),
+            tokenizer_hash: None,
+            template_hash: None,
+            messages: Vec::new(),
+            tools: Vec::new(),
+            images: Vec::<Value>::new(),
+            metadata: Map::new(),
+        };
+        assert_eq!(described::<Sample>(), served(&sample));
+    }
+}

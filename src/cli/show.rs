@@ -1,0 +1,137 @@
+//! `gleaner show`: one rollout, its calls, and what became of them.
+
+mod calls;
+mod facts;
+mod tokens;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, bail, ensure};
+use uuid::Uuid;
+
+use super::terminal::{Paint, print};
+use crate::call::{CallRecord, RawKind};
+use crate::http::api::{RolloutView, whole};
+use crate::ids::{CallId, RolloutId};
+use crate::store::{Rollout, RolloutFilter, Store};
+use crate::trajectory::Built;
+
+/// Shows one rollout: how it ended, its calls, why calls were left out, and its samples. Works while a server runs on the same
+/// store.
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// The rollout's id, or the beginning of one if only one begins so
+    id: String,
+    /// Also print the samples' token ids: sampled ones (mask 1) green, others dim
+    #[arg(long)]
+    tokens: bool,
+    /// Also print what each call's request added to the conversation, and the reply
+    #[arg(long)]
+    calls: bool,
+    /// Print one JSON object, `{"rollout", "calls", "samples", "left_out"}`, with everything
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub(super) async fn run(args: Args, store: Arc<dyn Store>) -> anyhow::Result<ExitCode> {
+    let store = store.as_ref();
+    let rollout = find(store, &args.id).await?;
+    let records = store.calls(rollout.id).await?;
+    // Which policies are trained stands in a server's config; here every one is taken as trained.
+    let built = crate::export::build(store, &rollout, &|_: &str| true).await?;
+    let text = if args.json {
+        json(store, &rollout, records, &built).await?
+    } else {
+        rendered(store, &args, &rollout, records, &built).await?
+    };
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn rendered(
+    store: &dyn Store,
+    args: &Args,
+    rollout: &Rollout,
+    records: Vec<CallRecord>,
+    built: &Built,
+) -> anyhow::Result<String> {
+    let paint = Paint::of_stdout();
+    let mut out = facts::rollout(rollout, built, paint);
+    out.push('\n');
+    out.push_str(&facts::calls(&records, built, paint));
+    out.push('\n');
+    out.push_str(&facts::samples(&built.samples, paint));
+    if args.tokens {
+        let mut strings = BTreeMap::new();
+        for record in &records {
+            let response = store.raw(record.id, RawKind::Response).await?.unwrap_or_default();
+            strings.insert(record.id, tokens::strings(&response));
+        }
+        let replies: BTreeMap<CallId, &CallRecord> = records.iter().map(|record| (record.id, record)).collect();
+        for sample in &built.samples {
+            out.push('\n');
+            out.push_str(&tokens::sample(sample, &strings, &replies, paint));
+        }
+    }
+    if args.calls {
+        let mut views = Vec::with_capacity(records.len());
+        for record in records {
+            views.push(whole(store, record, rollout).await?);
+        }
+        out.push('\n');
+        out.push_str(&calls::conversation(&views, paint));
+    }
+    Ok(out)
+}
+
+async fn json(store: &dyn Store, rollout: &Rollout, records: Vec<CallRecord>, built: &Built) -> anyhow::Result<String> {
+    let mut calls = Vec::with_capacity(records.len());
+    for record in records {
+        calls.push(whole(store, record, rollout).await?);
+    }
+    let view = RolloutView::new(rollout, Some(built.drift));
+    let all = serde_json::json!({"rollout": view, "calls": calls, "samples": built.samples, "left_out": built.left_out});
+    Ok(format!("{all}\n"))
+}
+
+/// The rollout that `text` is the id of, or the beginning of whose id it is.
+async fn find(store: &dyn Store, text: &str) -> anyhow::Result<Rollout> {
+    if let Ok(id) = text.parse::<RolloutId>() {
+        return store.rollout(id).await?.with_context(|| format!("there is no rollout {id} in {}", store.describe()));
+    }
+    let digits: String = text.chars().filter(|c| *c != '-').collect::<String>().to_ascii_lowercase();
+    let whole_id = !digits.is_empty() && digits.len() <= 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    ensure!(whole_id, "{text} is no rollout's id; gleaner list gives them");
+    let filter = RolloutFilter { after: just_before(&digits), limit: 2, ..RolloutFilter::default() };
+    let mut found = store.rollouts(&filter).await?;
+    found.retain(|rollout| rollout.id.0.simple().to_string().starts_with(&digits));
+    match found.len() {
+        0 => bail!("no rollout's id begins with {text} in {}; gleaner list gives them", store.describe()),
+        1 => Ok(found.remove(0)),
+        _ => bail!("more than one rollout's id begins with {text}; give more of it"),
+    }
+}
+
+/// The id that comes just before all that begin with these hexadecimal digits; `None` if that is all of them.
+fn just_before(digits: &str) -> Option<RolloutId> {
+    let first = u128::from_str_radix(&format!("{digits:0<32}"), 16).ok()?;
+    first.checked_sub(1).map(|id| RolloutId(Uuid::from_u128(id)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_that_begin_so_come_after_the_bound() {
+        let bound = just_before("019a").unwrap();
+        let first: RolloutId = "019a0000-0000-0000-0000-000000000000".parse().unwrap();
+        let before: RolloutId = "0199ffff-ffff-ffff-ffff-ffffffffffff".parse().unwrap();
+        assert_eq!(bound, before);
+        assert!(bound < first);
+        assert_eq!(just_before("0"), None);
+    }
+}

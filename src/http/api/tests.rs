@@ -1,0 +1,343 @@
+//! The API as a tower service, on a store in memory.
+
+mod memory;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt;
+
+use self::memory::{Memory, call};
+use crate::call::{Call, Failure, FailureKind, RawKind, Sampling};
+use crate::ids::{CallId, ProcessId, RolloutId};
+use crate::policy::{Answer, NoAnswer, Policy, Prepared};
+use crate::proxy::{App, Policies, ProxySettings, Rollouts};
+use crate::record::Recorder;
+use crate::store::Store;
+
+/// A policy that is never called; one that is not ready says so.
+struct Idle(&'static str, bool);
+
+#[async_trait]
+impl Policy for Idle {
+    fn name(&self) -> &str {
+        self.0
+    }
+
+    fn describe(&self) -> String {
+        format!("idle server of {}", self.0)
+    }
+
+    async fn ready(&self) -> Result<(), Failure> {
+        if self.1 { Ok(()) } else { Err(Failure::new(FailureKind::Unavailable, "nobody answers")) }
+    }
+
+    async fn models(&self) -> Result<Bytes, Failure> {
+        Ok(Bytes::from_static(b"[]"))
+    }
+
+    async fn prepare(&self, _call: &Call, _pinned: &Sampling) -> Result<Prepared, Failure> {
+        Err(Failure::new(FailureKind::Unavailable, "idle"))
+    }
+
+    async fn send(&self, _prepared: &Prepared) -> Result<Box<dyn Answer>, NoAnswer> {
+        Err(NoAnswer { failure: Failure::new(FailureKind::Unavailable, "idle"), response: Bytes::new() })
+    }
+}
+
+/// The API and the store behind it.
+struct Api {
+    memory: Arc<Memory>,
+    router: Router,
+}
+
+impl Api {
+    fn new() -> Self {
+        let memory = Arc::new(Memory::default());
+        let store: Arc<dyn Store> = Arc::<Memory>::clone(&memory);
+        let recorder = Recorder::start(store.writer().unwrap(), 16);
+        let policies: Vec<(Arc<dyn Policy>, bool)> =
+            vec![(Arc::new(Idle("default", true)), true), (Arc::new(Idle("judge", false)), false)];
+        let app = App {
+            policies: Policies::new(policies, Vec::new()).unwrap(),
+            rollouts: Rollouts::new(Arc::clone(&store), recorder.clone()),
+            store,
+            recorder,
+            process_id: ProcessId::generate(),
+            tasks: TaskTracker::new(),
+            draining: CancellationToken::new(),
+            stopping: CancellationToken::new(),
+            settings: ProxySettings { ping_s: 10 },
+        };
+        Self { memory, router: super::routes().with_state(Arc::new(app)) }
+    }
+
+    async fn send(&self, request: Request<Body>) -> (u16, Value) {
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let status = response.status();
+        let media = response.headers()[http::header::CONTENT_TYPE].to_str().unwrap().to_owned();
+        let expected = if status.is_success() { "application/json" } else { "application/problem+json" };
+        let body = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        assert_eq!(media, expected, "{status}: {}", String::from_utf8_lossy(&body));
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        if !status.is_success() {
+            assert_eq!(body["status"], status.as_u16());
+        }
+        (status.as_u16(), body)
+    }
+
+    async fn get(&self, path: &str) -> (u16, Value) {
+        self.send(Request::get(path).body(Body::empty()).unwrap()).await
+    }
+
+    async fn post(&self, path: &str, body: Value) -> (u16, Value) {
+        self.send(Request::post(path).header("host", "127.0.0.1:8088").body(body.to_string().into()).unwrap()).await
+    }
+
+    async fn post_once(&self, key: &str, body: Value) -> (u16, Value) {
+        let request = Request::post("/rollouts").header("host", "127.0.0.1:8088").header("idempotency-key", key);
+        self.send(request.body(body.to_string().into()).unwrap()).await
+    }
+
+    async fn rollout(&self, body: Value) -> RolloutId {
+        let (status, made) = self.post("/rollouts", body).await;
+        assert_eq!(status, 201, "{made}");
+        made["id"].as_str().unwrap().parse().unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_rollout_is_made_with_what_was_said_of_it() {
+    let api = Api::new();
+    let sampling = json!({"temperature": 0.7, "stop": ["\n"]});
+    let body = json!({"task_id": "t", "group_id": "g", "group_size": 2, "harness": "codex", "policy": "judge",
+        "sampling": sampling, "metadata": {"seed": 3}, "ttl_s": 60});
+    let (status, made) = api.post("/rollouts", body).await;
+    assert_eq!(status, 201);
+    let key = made["key"].as_str().unwrap();
+    assert!(key.starts_with("glr_"), "{key}");
+    assert_eq!(made["base_url"], format!("http://127.0.0.1:8088/rollouts/{key}"));
+    let (status, read) = api.get(&format!("/rollouts/{}", made["id"].as_str().unwrap())).await;
+    assert_eq!(status, 200);
+    let created_at = made["created_at"].clone();
+    let expected = json!({"id": made["id"], "status": "open", "outcome": null, "reward": null, "rewards": {}, "no_reward": false,
+        "calls": 0, "tokens": 0, "drift": 0, "policy_versions": [], "purpose": "train", "task_id": "t", "group_id": "g",
+        "group_size": 2, "index": 0, "harness": "codex", "policy": "judge", "sampling": sampling, "metadata": {"seed": 3},
+        "ttl_s": 60, "created_at": created_at, "last_call_at": null, "ended_at": null, "evidence": null});
+    assert_eq!(read, expected);
+}
+
+#[tokio::test]
+async fn purposes_follow_the_group() {
+    let api = Api::new();
+    for (body, purpose) in [
+        (json!({}), "record"),
+        (json!({"group_id": "g"}), "train"),
+        (json!({"group_id": "g", "purpose": "eval"}), "eval"),
+        (json!({"group_id": null, "purpose": null}), "record"),
+    ] {
+        let (_, made) = api.post("/rollouts", body.clone()).await;
+        assert_eq!(made["purpose"], purpose, "{body}");
+    }
+}
+
+#[tokio::test]
+async fn bad_bodies_are_refused_with_the_field() {
+    let api = Api::new();
+    for (body, named) in [
+        (json!({"task": "t"}), "`task`"),
+        (json!({"sampling": {"temprature": 1}}), "`temprature`"),
+        (json!({"purpose": "fun"}), "`fun`"),
+        (json!({"policy": "nobody"}), "policy"),
+        (json!({"group_size": 0}), "group_size"),
+        (json!({"ttl_s": 0}), "ttl_s"),
+        (json!({"ttl_s": -1}), "invalid value"),
+        (json!([]), "not an object"),
+    ] {
+        let (status, problem) = api.post("/rollouts", body.clone()).await;
+        assert_eq!(status, 400, "{body}");
+        assert!(problem["detail"].as_str().unwrap().contains(named), "{body}: {problem}");
+    }
+    let broken = Request::post("/rollouts").header("host", "h").body(Body::from("{")).unwrap();
+    assert_eq!(api.send(broken).await.0, 400);
+}
+
+#[tokio::test]
+async fn an_idempotency_key_makes_one_rollout() {
+    let api = Api::new();
+    let body = json!({"task_id": "t", "metadata": {"x": 0.1}});
+    let (first, made) = api.post_once("k", body.clone()).await;
+    let (second, again) = api.post_once("k", body).await;
+    assert_eq!((first, second), (201, 200));
+    assert_eq!(made, again);
+    let (status, problem) = api.post_once("k", json!({"task_id": "u"})).await;
+    assert_eq!(status, 422, "{problem}");
+    let (status, other) = api.post_once("l", json!({"task_id": "u"})).await;
+    assert_eq!(status, 201);
+    assert_ne!(other["id"], made["id"]);
+    assert_eq!(api.post_once("", json!({})).await.0, 400);
+}
+
+#[tokio::test]
+async fn lists_come_in_pages_and_by_filter() {
+    let api = Api::new();
+    let mut ids = Vec::new();
+    for at in 0..5 {
+        ids.push(json!(api.rollout(json!({"task_id": if at == 3 { "odd" } else { "even" }})).await));
+    }
+    let (mut seen, mut after) = (Vec::new(), String::new());
+    loop {
+        let (status, page) = api.get(&format!("/rollouts?limit=2&after={after}")).await;
+        assert_eq!(status, 200);
+        let rollouts = page["rollouts"].as_array().unwrap();
+        assert!(!rollouts.is_empty() && rollouts.len() <= 2);
+        seen.extend(rollouts.iter().map(|rollout| rollout["id"].clone()));
+        match page["next"].as_str() {
+            Some(next) => next.clone_into(&mut after),
+            None => break,
+        }
+    }
+    assert_eq!(seen, ids);
+    let (_, page) = api.get("/rollouts?task_id=odd&status=open&harness=").await;
+    assert_eq!(page["rollouts"][0]["id"], ids[3]);
+    assert_eq!((page["rollouts"].as_array().unwrap().len(), &page["next"]), (1, &Value::Null));
+    for query in ["limit=x", "stat=open", "status=opened", "after=7"] {
+        assert_eq!(api.get(&format!("/rollouts?{query}")).await.0, 400, "{query}");
+    }
+    assert_eq!(api.get("/rollouts?limit=0").await.1["rollouts"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn rewards_replace_and_belong_to_a_rollout_or_a_call() {
+    let api = Api::new();
+    let id = api.rollout(json!({})).await;
+    let other = api.rollout(json!({})).await;
+    let of_other = api.memory.keep(call(other));
+    let own = api.memory.keep(call(id));
+    let path = format!("/rollouts/{id}/reward");
+    for (body, rewards) in [
+        (json!({"reward": 0.5}), json!({"reward": 0.5})),
+        (json!({"reward": 1}), json!({"reward": 1.0})),
+        (json!({"reward": -2, "name": "style"}), json!({"reward": 1.0, "style": -2.0})),
+        (json!({"reward": 7, "call_id": own}), json!({"reward": 1.0, "style": -2.0})),
+    ] {
+        let (status, rollout) = api.post(&path, body.clone()).await;
+        assert_eq!((status, &rollout["rewards"]), (200, &rewards), "{body}");
+    }
+    assert_eq!(api.get(&format!("/calls/{own}")).await.1["rewards"], json!({"reward": 7.0}));
+    for (body, status) in [
+        (json!({"reward": 1, "call_id": of_other}), 404),
+        (json!({"reward": 1, "call_id": CallId::generate()}), 404),
+        (json!({"reward": "1"}), 400),
+        (json!({"rewrd": 1}), 400),
+        (json!({}), 400),
+    ] {
+        assert_eq!(api.post(&path, body.clone()).await.0, status, "{body}");
+    }
+}
+
+#[tokio::test]
+async fn an_end_is_what_was_given_or_what_the_reward_says() {
+    let api = Api::new();
+    for (reward, body, outcome) in [
+        (None, json!({}), "passed"),
+        (Some(0.99), json!({}), "failed"),
+        (Some(1.0), json!({"outcome": null}), "passed"),
+        (Some(1.0), json!({"outcome": "infra_error"}), "infra_error"),
+    ] {
+        let id = api.rollout(json!({})).await;
+        if let Some(reward) = reward {
+            api.post(&format!("/rollouts/{id}/reward"), json!({"reward": reward})).await;
+        }
+        let (status, ended) = api.post(&format!("/rollouts/{id}/finish"), body).await;
+        assert_eq!((status, &ended["status"], &ended["outcome"]), (200, &json!("finished"), &json!(outcome)));
+        let (status, again) = api.post(&format!("/rollouts/{id}/finish"), json!({"outcome": "cancelled"})).await;
+        assert_eq!((status, again), (200, ended));
+    }
+    let id = api.rollout(json!({})).await;
+    let no_body = Request::post(format!("/rollouts/{id}/finish")).body(Body::empty()).unwrap();
+    assert_eq!(api.send(no_body).await.0, 200);
+    let id = api.rollout(json!({})).await;
+    let (_, ended) = api.post(&format!("/rollouts/{id}/finish"), json!({"no_reward": true})).await;
+    assert_eq!(ended["no_reward"], true);
+    assert_eq!(api.post(&format!("/rollouts/{id}/finish"), json!({"outcome": "won"})).await.0, 400);
+}
+
+#[tokio::test]
+async fn calls_are_given_whole_and_raw() {
+    let api = Api::new();
+    let id = api.rollout(json!({})).await;
+    let calls: Vec<CallId> = (0..3).map(|_| api.memory.keep(call(id))).collect();
+    api.memory.raw(calls[0], RawKind::Request, b"{not json");
+    api.memory.raw(calls[0], RawKind::Response, b"{\"a\": 1}");
+    let (status, page) = api.get(&format!("/rollouts/{id}/calls?limit=2")).await;
+    assert_eq!((status, &page["next"]), (200, &json!(calls[1])));
+    assert_eq!(page["calls"][0], api.get(&format!("/calls/{}", calls[0])).await.1);
+    let (_, rest) = api.get(&format!("/rollouts/{id}/calls?limit=2&after={}", calls[1])).await;
+    assert_eq!((&rest["calls"][0]["id"], &rest["next"]), (&json!(calls[2]), &Value::Null));
+    let record = &page["calls"][0];
+    assert_eq!(record["messages"], Value::Null);
+    assert_eq!(
+        record["capture"],
+        json!({"level": "full", "reason": null, "prompt_ids": [1, 2], "completion_ids": [3], "logprobs": [-0.5],
+            "logprob_kind": "raw", "constrained": false})
+    );
+    assert_eq!(record["sampling"], json!({"asked": {}, "used": {"temperature": 1.0}}));
+    for (kind, media, body) in [
+        ("request", "application/octet-stream", &b"{not json"[..]),
+        ("response", "application/json", b"{\"a\": 1}"),
+        ("upstream", "application/octet-stream", b""),
+        ("prompt", "application/octet-stream", b""),
+    ] {
+        let request = Request::get(format!("/calls/{}/{kind}", calls[0])).body(Body::empty()).unwrap();
+        let response = api.router.clone().oneshot(request).await.unwrap();
+        assert_eq!((response.status(), &response.headers()["content-type"]), (StatusCode::OK, &media.parse().unwrap()));
+        assert_eq!(to_bytes(response.into_body(), 100).await.unwrap(), body);
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_404_and_a_wrong_method_405() {
+    let api = Api::new();
+    let unknown = RolloutId::generate();
+    for path in [
+        format!("/rollouts/{unknown}"),
+        "/rollouts/seven".to_owned(),
+        format!("/rollouts/{unknown}/calls"),
+        format!("/rollouts/{unknown}/samples"),
+        format!("/calls/{unknown}"),
+        format!("/calls/{unknown}/response"),
+        "/nothing".to_owned(),
+    ] {
+        assert_eq!(api.get(&path).await.0, 404, "{path}");
+    }
+    for path in [format!("/rollouts/{unknown}/finish"), "/rollouts/x/finish".to_owned()] {
+        assert_eq!(api.post(&path, json!({})).await.0, 404, "{path}");
+    }
+    assert_eq!(api.post(&format!("/rollouts/{unknown}/reward"), json!({"reward": 1})).await.0, 404);
+    assert_eq!(api.post("/policies", json!({})).await.0, 405);
+}
+
+#[tokio::test]
+async fn policies_say_whether_they_are_ready() {
+    let (_, list) = Api::new().get("/policies").await;
+    let of = |name: &str, ready: bool, reason: Value| json!({"name": name, "description": format!("idle server of {name}"), "ready": ready, "reason": reason});
+    assert_eq!(
+        list,
+        json!({"policies": [of("default", true, Value::Null), of("judge", false, json!("nobody answers"))], "next": null})
+    );
+}
+
+#[tokio::test]
+async fn the_openapi_page_is_served() {
+    let (status, page) = Api::new().get("/openapi.json").await;
+    assert_eq!(status, 200);
+    assert!(page["openapi"].as_str().unwrap().starts_with("3."), "{}", page["openapi"]);
+}
