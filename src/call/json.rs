@@ -31,7 +31,11 @@ impl Raw {
     /// Takes bytes that were written as JSON by code of ours.
     #[must_use]
     pub fn from_json(json: Vec<u8>) -> Self {
-        debug_assert!(serde_json::from_slice::<serde::de::IgnoredAny>(&json).is_ok(), "not JSON: {}", String::from_utf8_lossy(&json));
+        debug_assert!(
+            serde_json::from_slice::<serde::de::IgnoredAny>(&json).is_ok(),
+            "not JSON: {}",
+            String::from_utf8_lossy(&json)
+        );
         Self(json.into())
     }
 

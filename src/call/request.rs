@@ -26,7 +26,6 @@ pub struct Call {
     /// Chat completions' `response_format`.
     pub response_format: Option<Raw>,
     pub wants: Wants,
-    /// What was dropped or changed when the request was read, for people; joins the record's notes.
     /// Fields that nobody here acts on, passed on to policies that speak chat completions.
     pub rest: Rest,
     /// What the wire left out or changed when it read the request, for people.

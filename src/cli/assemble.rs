@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
+use secrecy::SecretString;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -85,7 +86,7 @@ pub(super) async fn http(config: &Config) -> Result<Http, Stop> {
     let metrics = crate::telemetry::metrics()?;
     let process_id = ProcessId::generate();
     let store = store::open(&config.store.location(), &config.store, process_id).await?;
-    let recorder = Recorder::start(store.writer()?, &config.record);
+    let recorder = Recorder::start(store.writer()?, config.record.queue);
     let rollouts = Rollouts::new(Arc::clone(&store), recorder.clone());
     rollouts.load().await?;
     let app = App {
@@ -122,9 +123,9 @@ fn connect(name: &str, settings: &policy::PolicyConfig) -> anyhow::Result<Arc<dy
     let key = match &settings.api_key_env {
         Some(variable) => {
             let key = std::env::var(variable);
-            Some(key.with_context(|| format!("api_key_env names the variable {variable}, which is not set"))?.into())
+            Some(SecretString::from(key.with_context(|| format!("api_key_env names the variable {variable}, which is not set"))?))
         }
         None => None,
     };
-    Ok(policy::connect(name, settings, key)?)
+    Ok(policy::connect(name, settings, key.as_ref())?)
 }

@@ -2,11 +2,12 @@
 
 mod assemble;
 mod export;
-mod harness;
+// mod harness;
 mod list;
-mod run;
+// mod run;
 mod serve;
 mod show;
+mod terminal;
 
 use std::future::Future;
 use std::io::Write;
@@ -35,15 +36,6 @@ enum Command {
         #[command(flatten)]
         args: serve::Args,
     },
-    /// Run a task in a real harness, in a container without network, and record every call.
-    Run {
-        #[command(flatten)]
-        store: StoreArgs,
-        #[command(flatten)]
-        policy: PolicyArgs,
-        #[command(flatten)]
-        args: run::Args,
-    },
     /// List rollouts.
     List {
         #[command(flatten)]
@@ -64,11 +56,6 @@ enum Command {
         store: StoreArgs,
         #[command(flatten)]
         args: export::Args,
-    },
-    /// List harnesses, or build a harness's payload.
-    Harness {
-        #[command(flatten)]
-        args: harness::Args,
     },
 }
 
@@ -105,14 +92,13 @@ pub fn main() -> ExitCode {
 async fn run_command(command: Command) -> Result<ExitCode, Stop> {
     match command {
         Command::Serve { store, policy, args } => serve::run(&store, &policy, args).await,
-        Command::Run { store, policy, args } => run::run(&store, &policy, args).await,
         Command::List { store, args } => Ok(list::run(args, store.open().await?).await?),
         Command::Show { store, args } => Ok(show::run(args, store.open().await?).await?),
         Command::Export { store, args } => {
             let config = store.config()?;
-            Ok(export::run(args, store.open().await?, &config).await?)
+            let trained = |policy: &str| config.policies.get(policy).is_none_or(|policy| policy.train);
+            Ok(export::run(args, store.open().await?.as_ref(), &trained).await?)
         }
-        Command::Harness { args } => Ok(harness::run(args).await?),
     }
 }
 

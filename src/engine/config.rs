@@ -1,11 +1,11 @@
 //! The `[engine]` section.
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Limits;
 
 /// Which engine runs sandboxes, and what each may use.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EngineConfig {
     /// Where Docker (or Podman) listens, `unix:///...`; without it `DOCKER_HOST`, else Docker's usual socket.
@@ -19,20 +19,11 @@ pub struct EngineConfig {
     pub pids: u32,
     /// Sandboxes that are started at the same time; the engine itself does them one by one.
     pub parallel_starts: usize,
-    /// The image of tasks that name none; made if it is missing.
-    pub base_image: String,
 }
 
 impl Default for EngineConfig {
     fn default() -> Self {
-        Self {
-            docker_host: None,
-            cpus: 2.0,
-            memory: 2 << 30,
-            pids: 512,
-            parallel_starts: 4,
-            base_image: super::base_image::DEFAULT.to_owned(),
-        }
+        Self { docker_host: None, cpus: 2.0, memory: 2 << 30, pids: 512, parallel_starts: 4 }
     }
 }
 

@@ -1,9 +1,9 @@
 //! The config's section `[rollout]`.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// How rollouts run.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RolloutConfig {
     /// The image of tasks that name none, and in which payloads are built.

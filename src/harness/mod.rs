@@ -29,7 +29,7 @@ use spec::Spec;
 pub use catalog::{Catalog, Harness};
 pub use config::RolloutConfig;
 pub use endpoint::ModelEndpoint;
-pub use helper::install as install_helper;
+
 pub use payload::{Builder, PAYLOAD, PayloadError};
 pub use task::{Task, TaskError};
 
@@ -107,7 +107,7 @@ pub async fn run_all(stage: &Stage<'_>, orders: &[Order]) -> anyhow::Result<Vec<
     if swept > 0 {
         tracing::info!(sandboxes = swept, "removed what a process that died had left");
     }
-    let helper = helper_path(&stage.cache)?;
+    let helper = helper::install(&stage.cache)?;
     let mut prepared = Vec::with_capacity(orders.len());
     for order in orders {
         prepared.push(prepare(stage, order, helper.clone()).await?);

@@ -58,7 +58,8 @@ impl SocketEndpoint {
 impl ModelEndpoint for SocketEndpoint {
     async fn open(&self, rollout: NewRollout, socket: &Path) -> anyhow::Result<()> {
         let rollout = self.http.app.rollouts.create(rollout).await?;
-        let guard = self.listen(rollout.id, socket).with_context(|| format!("making the rollout's socket {}", socket.display()))?;
+        let guard =
+            self.listen(rollout.id, socket).with_context(|| format!("making the rollout's socket {}", socket.display()))?;
         self.listening.lock().unwrap_or_else(PoisonError::into_inner).insert(rollout.id, guard);
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! committed at once, and whatever else waits goes with it; what nobody waits for (a call's start, the note that a reply was
 //! delivered) lets a moment pass for company, so that a quick call costs one commit and not three.
 
+mod config;
 mod queue;
 mod thread;
 
@@ -16,6 +17,8 @@ use tokio::sync::{oneshot, watch};
 use crate::call::{CallEnd, CallStart};
 use crate::ids::CallId;
 use crate::store::{StoreError, Write, Writer};
+
+pub use config::RecordConfig;
 
 use queue::{Item, Queue};
 

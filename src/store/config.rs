@@ -18,6 +18,14 @@ pub struct StoreConfig {
     pub busy_timeout_s: u64,
 }
 
+impl StoreConfig {
+    /// Where the store is.
+    #[must_use]
+    pub fn location(&self) -> String {
+        self.url.clone().unwrap_or_else(|| default_path().to_string_lossy().into_owned())
+    }
+}
+
 impl Default for StoreConfig {
     fn default() -> Self {
         Self { url: None, durability: Durability::Process, busy_timeout_s: 5 }
