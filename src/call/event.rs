@@ -97,3 +97,17 @@ pub struct Usage {
     pub cached_tokens: u64,
     pub reasoning_tokens: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_finish_reason_is_read_by_its_name_and_a_new_one_is_a_stop() {
+        for reason in [FinishReason::Stop, FinishReason::Length, FinishReason::ToolCalls, FinishReason::ContentFilter] {
+            assert_eq!(FinishReason::parse(reason.name()), reason);
+        }
+        assert_eq!(FinishReason::parse("function_call"), FinishReason::ToolCalls);
+        assert_eq!(FinishReason::parse("eos"), FinishReason::Stop);
+    }
+}

@@ -88,3 +88,25 @@ impl Failure {
         Self { param: Some(param.into()), ..Self::new(FailureKind::Invalid, message) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_tried_again_says_when() {
+        for (kind, status, retry_after) in [
+            (FailureKind::Invalid, 400, None),
+            (FailureKind::ContextOverflow, 400, None),
+            (FailureKind::Unauthorized, 401, None),
+            (FailureKind::TooLarge, 413, None),
+            (FailureKind::UpgradeRequired, 426, None),
+            (FailureKind::RateLimited, 429, Some(1)),
+            (FailureKind::Unavailable, 503, Some(1)),
+            (FailureKind::NotRecorded, 503, Some(1)),
+        ] {
+            let expected = Failure { kind, status, message: "m".to_owned(), retry_after, param: None };
+            assert_eq!(Failure::new(kind, "m"), expected);
+        }
+    }
+}

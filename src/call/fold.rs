@@ -115,3 +115,87 @@ impl Fold {
         &mut self.tools[index]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::{Extra, Raw, ToolKind};
+
+    fn fold(events: &[Event]) -> Reply {
+        let mut fold = Fold::default();
+        events.iter().for_each(|event| fold.push(event));
+        fold.reply()
+    }
+
+    fn start(index: u32, id: &str) -> Event {
+        let tool = ToolStart { id: id.into(), kind: ToolKind::Function, namespace: None, name: "f".into() };
+        Event::ToolStart { index, tool }
+    }
+
+    fn fragment(index: u32, text: &str) -> Event {
+        Event::ToolArguments { index, fragment: text.into() }
+    }
+
+    fn call(id: &str, arguments: &str) -> ToolCall {
+        ToolCall { id: id.into(), kind: ToolKind::Function, namespace: None, name: "f".into(), arguments: arguments.into() }
+    }
+
+    #[test]
+    fn nothing_said_is_an_empty_reply() {
+        assert_eq!(fold(&[]), Reply::default());
+        assert_eq!(fold(&[]).message().content, Content::Null);
+    }
+
+    #[test]
+    fn fragments_of_mixed_calls_find_their_call() {
+        let events = [start(0, "a"), fragment(0, "{"), start(1, "b"), fragment(1, "[\""), fragment(0, "}"), fragment(1, "\"]")];
+        assert_eq!(fold(&events).tool_calls, [call("a", "{}"), call("b", "[\"\"]")]);
+    }
+
+    #[test]
+    fn a_call_that_never_began_is_left_out() {
+        assert_eq!(fold(&[fragment(0, "{}"), start(1, "b")]).tool_calls, [call("b", "")]);
+    }
+
+    #[test]
+    fn pieces_join_and_the_last_of_each_fact_stands() {
+        let usage = |completion_tokens| Usage { completion_tokens, ..Usage::default() };
+        let tokens = |id| Tokens { ids: vec![id], logprobs: vec![-f64::from(id)] };
+        let extra = Extra::Choice { name: "stop_reason".into(), value: Raw::from_value(&7) };
+        let reply = fold(&[
+            Event::Prompt(vec![1, 2]),
+            Event::Reasoning("th".into()),
+            Event::Tokens(tokens(3)),
+            Event::Reasoning("ink".into()),
+            Event::Text("a\n".into()),
+            Event::Tokens(tokens(4)),
+            Event::Text("".into()),
+            Event::Text("b".into()),
+            Event::Extra(extra.clone()),
+            Event::Finish(FinishReason::Length),
+            Event::Usage(usage(1)),
+            Event::Usage(usage(2)),
+            Event::Version("v1".to_owned()),
+        ]);
+        let expected = Reply {
+            text: Some("a\nb".into()),
+            reasoning: Some("think".into()),
+            finish: Some(FinishReason::Length),
+            usage: Some(usage(2)),
+            prompt_ids: Some(vec![1, 2]),
+            tokens: Tokens { ids: vec![3, 4], logprobs: vec![-3.0, -4.0] },
+            version: Some("v1".to_owned()),
+            extras: vec![extra],
+            ..Reply::default()
+        };
+        assert_eq!(reply, expected);
+        let message = Message { reasoning: Some("think".into()), ..Message::text(Role::Assistant, "a\nb".into()) };
+        assert_eq!(reply.message(), message);
+    }
+
+    #[test]
+    fn a_refusal_stands_for_the_text_in_the_message() {
+        let reply = fold(&[Event::Refusal("N".into()), Event::Refusal("o".into())]);
+        assert_eq!((reply.text.clone(), reply.message().content), (None, Content::Text("No".into())));
+    }
+}

@@ -249,3 +249,87 @@ pub(super) fn write_rest(out: &mut Vec<u8>, rest: &Rest) {
         out.extend_from_slice(value.as_bytes());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chat(message: &Message) -> String {
+        let mut out = Vec::new();
+        let upper = |call: &ToolCall| Text::new(&call.name.decode().to_uppercase());
+        message.write_chat(&mut out, "reasoning_content", &upper);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_message_keeps_the_form_of_its_content() {
+        let user = |content| Message { content, ..Message::new(Role::User) };
+        assert_eq!(chat(&user(Content::Absent)), r#"{"role":"user"}"#);
+        assert_eq!(chat(&user(Content::Null)), r#"{"role":"user","content":null}"#);
+        assert_eq!(chat(&user(Content::Text("a\"".into()))), r#"{"role":"user","content":"a\""}"#);
+        let opaque = Part::Opaque(Raw::from_value(&serde_json::json!({ "type": "new" })));
+        let parts = Content::Parts(vec![Part::Text("a".into()), Part::Image("data:x".into()), opaque]);
+        let expected = r#"[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"data:x"}},{"type":"new"}]"#;
+        assert_eq!(chat(&user(parts)), format!(r#"{{"role":"user","content":{expected}}}"#));
+    }
+
+    #[test]
+    fn reasoning_goes_back_in_the_field_that_it_came_in() {
+        let message = |reasoning_field| Message {
+            reasoning: Some("r".into()),
+            reasoning_field,
+            ..Message::text(Role::Assistant, "t".into())
+        };
+        assert_eq!(chat(&message(None)), r#"{"role":"assistant","content":"t","reasoning_content":"r"}"#);
+        assert_eq!(chat(&message(Some("reasoning"))), r#"{"role":"assistant","content":"t","reasoning":"r"}"#);
+    }
+
+    #[test]
+    fn a_custom_call_is_a_function_of_one_string() {
+        let call = |kind, arguments: &str| ToolCall {
+            id: "1".into(),
+            kind,
+            namespace: Some("n".into()),
+            name: "f".into(),
+            arguments: arguments.into(),
+        };
+        let calls = vec![call(ToolKind::Function, "{\"a\": 1}"), call(ToolKind::Custom, "say \"hi\"")];
+        let message = Message { content: Content::Null, tool_calls: calls, ..Message::new(Role::Assistant) };
+        let expected = concat!(
+            r#"{"role":"assistant","content":null,"tool_calls":["#,
+            r#"{"id":"1","type":"function","function":{"name":"F","arguments":"{\"a\": 1}"}},"#,
+            r#"{"id":"1","type":"function","function":{"name":"F","arguments":"{\"input\":\"say \\\"hi\\\"\"}"}}]}"#
+        );
+        assert_eq!(chat(&message), expected);
+    }
+
+    #[test]
+    fn a_tool_keeps_its_schema_s_order_and_a_custom_one_gets_one() {
+        let tool = |kind, parameters| Tool {
+            kind,
+            namespace: None,
+            name: "f".into(),
+            description: Some("d".into()),
+            parameters,
+            rest: vec![("strict".into(), Raw::from_value(&true))],
+        };
+        let write = |tool: Tool| {
+            let mut out = Vec::new();
+            tool.write_chat(&mut out, &"g".into());
+            String::from_utf8(out).unwrap()
+        };
+        let schema = Raw::from_value(&serde_json::json!({ "z": 1, "a": 2 }));
+        let expected =
+            r#"{"type":"function","function":{"name":"g","description":"d","parameters":{"z":1,"a":2},"strict":true}}"#;
+        assert_eq!(write(tool(ToolKind::Function, Some(schema))), expected);
+        assert!(write(tool(ToolKind::Custom, None)).contains(r#""required":["input"]"#));
+    }
+
+    #[test]
+    fn every_role_is_read_by_its_name() {
+        for role in [Role::System, Role::Developer, Role::User, Role::Assistant, Role::Tool] {
+            assert_eq!(Role::parse(role.name()), Some(role));
+        }
+        assert_eq!(Role::parse("function"), None);
+    }
+}

@@ -99,3 +99,17 @@ impl Sampling {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pinned_sampling_stands_and_leaves_the_rest_as_asked() {
+        let asked = Sampling { temperature: Some(0.2), seed: Some(7), ..Sampling::default() };
+        let pinned = Sampling { temperature: Some(1.0), top_p: Some(1.0), ..Sampling::default() };
+        let used = Sampling { temperature: Some(1.0), top_p: Some(1.0), seed: Some(7), ..Sampling::default() };
+        assert_eq!(asked.pinned_by(&pinned), used);
+        assert_eq!(asked.pinned_by(&Sampling::default()), asked);
+    }
+}

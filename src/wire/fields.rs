@@ -182,8 +182,7 @@ pub(super) fn object<'de, const M: usize>(
     at: &At<'_>,
     names: &'static [&'static str; M],
 ) -> Result<Fields<'de, M>, Failure> {
-    let items = &mut Each(|_: &At<'_>, _: Fields<'de, 0>| Ok(()));
-    let mut list = List { body, at: *at, name: "", names: &[], index: None, items, failure: None };
+    let mut list = List { body, at: *at, name: "", names: &[], index: None, items: &mut NoItems, failure: None };
     let seed = ObjectSeed { body, names, list: &mut list };
     seed.deserialize(&mut serde_json::Deserializer::from_str(value.get())).map_err(|_| wrong(at, "an object", value))
 }
@@ -261,6 +260,16 @@ impl<const M: usize, I> List<'_, '_, M, I> {
             (Category::Data, None) => self.at.invalid("must be a list"),
             _ => Failure::new(FailureKind::Invalid, format!("the body is not valid JSON: {error}")),
         }
+    }
+}
+
+/// For objects without a long list.
+struct NoItems;
+
+impl<'de> Items<'de, 0> for NoItems {
+    fn begin(&mut self) {}
+    fn item(&mut self, _at: &At<'_>, _item: Fields<'de, 0>) -> Result<(), Failure> {
+        Ok(())
     }
 }
 
@@ -376,8 +385,8 @@ impl<'de, const M: usize, I: Items<'de, M>> Visitor<'de> for ListSeed<'_, '_, 'd
         list.items.begin();
         for index in 0.. {
             list.index = Some(index);
-            let none = &mut Each(|_: &At<'_>, _: Fields<'de, 0>| Ok(()));
-            let mut inner = List { body: list.body, at: At::Body, name: "", names: &[], index: None, items: none, failure: None };
+            let mut inner =
+                List { body: list.body, at: At::Body, name: "", names: &[], index: None, items: &mut NoItems, failure: None };
             let seed = ObjectSeed { body: list.body, names: list.names, list: &mut inner };
             let Some(item) = elements.next_element_seed(seed)? else { break };
             if let Err(failure) = list.items.item(&At::Index(&list.at, index), item) {

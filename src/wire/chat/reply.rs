@@ -19,7 +19,7 @@ pub(super) fn finish_reason(reply: &Reply) -> FinishReason {
 pub(super) fn is_wanted(wants: Wants, name: &Text) -> bool {
     match name.inner() {
         b"logprobs" => wants.logprobs,
-        b"token_ids" => false, // written from the tokens themselves
+        b"token_ids" | b"prompt_token_ids" => false, // written from the tokens themselves
         _ => true,
     }
 }

@@ -1,0 +1,255 @@
+//! A reply's events, written by a wire and read back by a reader of the test's own, are the reply; and a client that sends the
+//! reply back as history gives the same message.
+
+use bytes::Bytes;
+use gleaner::call::{Call, Event, FinishReason, Fold, Message, Reply, Role, Text, ToolKind, ToolStart, Usage};
+use gleaner::ids::CallId;
+use gleaner::wire::{self, ReplyHead, Wire};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+/// What a client can tell of a reply.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    text: String,
+    reasoning: String,
+    /// Kind, id, name, arguments.
+    tools: Vec<(bool, String, String, String)>,
+    finish: String,
+    total: Option<u64>,
+}
+
+fn seen(reply: &Reply, finish: String) -> Seen {
+    let plain = |text: &Option<Text>| text.as_ref().map(|text| text.decode().into_owned()).unwrap_or_default();
+    let tool = |call: &gleaner::call::ToolCall| {
+        let custom = call.kind == ToolKind::Custom;
+        let arguments = call.arguments.decode().into_owned();
+        let arguments = if arguments.is_empty() && !custom { "{}".to_owned() } else { arguments };
+        (custom, call.id.decode().into_owned(), call.name.decode().into_owned(), arguments)
+    };
+    Seen {
+        text: plain(&reply.text),
+        reasoning: plain(&reply.reasoning),
+        tools: reply.tool_calls.iter().map(tool).collect(),
+        finish,
+        total: reply.usage.map(|usage| usage.prompt_tokens + usage.completion_tokens),
+    }
+}
+
+/// Any reply: pieces of text, reasoning and tool calls in any order, fragments of several calls mixed.
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let piece = "[a\"\\\\\n\u{e9}\u{4e2d}\u{1f600} {}]{0,6}";
+    let step = (0..5_u8, 0..4_u32, piece);
+    (proptest::collection::vec(step, 0..30), any::<[bool; 4]>(), any::<bool>()).prop_map(|(steps, custom, counted)| {
+        let mut events = Vec::new();
+        let mut begun = 0;
+        for (kind, index, piece) in steps {
+            let piece = Text::new(&piece);
+            match kind {
+                0 => events.push(Event::Text(piece)),
+                1 => events.push(Event::Reasoning(piece)),
+                2 if begun < 4 => {
+                    let kind = if custom[begun as usize] { ToolKind::Custom } else { ToolKind::Function };
+                    let (id, name) = (Text::new(&format!("call_{begun}")), Text::new("t"));
+                    events.push(Event::ToolStart { index: begun, tool: ToolStart { id, kind, namespace: None, name } });
+                    begun += 1;
+                }
+                _ if index < begun => events.push(Event::ToolArguments { index, fragment: piece }),
+                _ => {}
+            }
+        }
+        events.push(Event::Finish(FinishReason::Stop));
+        if counted {
+            events.push(Event::Usage(Usage { prompt_tokens: 9, completion_tokens: 3, cached_tokens: 1, reasoning_tokens: 0 }));
+        }
+        events
+    })
+}
+
+fn request(wire: &dyn Wire, messages: &[Value]) -> Call {
+    let list = if wire.name() == "chat" { "messages" } else { "input" };
+    let body = json!({ "model": "m", "stream": true, "stream_options": { "include_usage": true }, list: messages });
+    wire.parse(&Bytes::from(body.to_string())).unwrap()
+}
+
+/// The stream as it leaves live, what is held back until the record is committed, and the whole body.
+fn write(wire: &dyn Wire, events: &[Event]) -> (String, String, Value, Reply) {
+    let call = request(wire, &[json!({ "role": "user", "content": "go" })]);
+    let head = || ReplyHead { call_id: CallId(uuid::Uuid::from_u128(7)), created: 1, model: "m".to_owned() };
+    let (mut live, mut held, mut whole) = (Vec::new(), Vec::new(), Vec::new());
+    let mut encoder = wire.encoder(&call, head());
+    let mut fold = Fold::default();
+    encoder.begin(&mut live);
+    for event in events {
+        fold.push(event);
+        encoder.event(event, &mut live);
+    }
+    let reply = fold.reply();
+    encoder.finish(&reply, &mut held);
+    wire.encoder(&call, head()).whole(&reply, &mut whole);
+    (String::from_utf8(live).unwrap(), String::from_utf8(held).unwrap(), serde_json::from_slice(&whole).unwrap(), reply)
+}
+
+fn data(stream: &str) -> Vec<Value> {
+    let data = stream.split("\n\n").filter(|event| !event.is_empty()).map(|event| event.split("data: ").nth(1).unwrap());
+    data.filter(|data| *data != "[DONE]").map(|data| serde_json::from_str(data).unwrap()).collect()
+}
+
+fn string(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn chat_tool(call: &Value) -> (bool, String, String, String) {
+    let custom = call["type"] == "custom";
+    let (inner, arguments) = if custom { (&call["custom"], "input") } else { (&call["function"], "arguments") };
+    (custom, string(&call["id"]), string(&inner["name"]), string(&inner[arguments]))
+}
+
+/// Adds up deltas as the official Python SDK does: strings are joined, calls are told apart by their index.
+fn read_chat_stream(stream: &str) -> Seen {
+    let mut reply = Seen { text: String::new(), reasoning: String::new(), tools: vec![], finish: String::new(), total: None };
+    let mut roles = String::new();
+    for chunk in data(stream) {
+        reply.total = chunk["usage"]["total_tokens"].as_u64();
+        let Some(choice) = chunk["choices"].get(0) else { continue };
+        let delta = &choice["delta"];
+        roles += &string(&delta["role"]);
+        reply.text += &string(&delta["content"]);
+        reply.reasoning += &string(&delta["reasoning_content"]);
+        assert_eq!(delta["reasoning"], delta["reasoning_content"]);
+        assert_eq!(reply.finish, "", "nothing of the choice follows its end");
+        reply.finish += &string(&choice["finish_reason"]);
+        for piece in delta["tool_calls"].as_array().into_iter().flatten() {
+            let index = usize::try_from(piece["index"].as_u64().unwrap()).unwrap();
+            if index == reply.tools.len() {
+                reply.tools.push(chat_tool(piece));
+            } else {
+                let (custom, _, _, arguments) = &mut reply.tools[index];
+                *arguments += &string(if *custom { &piece["custom"]["input"] } else { &piece["function"]["arguments"] });
+                assert_eq!(piece["id"], Value::Null);
+            }
+        }
+    }
+    assert_eq!(roles, "assistant");
+    assert!(stream.ends_with("data: [DONE]\n\n"));
+    reply
+}
+
+fn read_chat_whole(body: &Value) -> Seen {
+    let message = &body["choices"][0]["message"];
+    Seen {
+        text: string(&message["content"]),
+        reasoning: string(&message["reasoning"]),
+        tools: message["tool_calls"].as_array().into_iter().flatten().map(chat_tool).collect(),
+        finish: string(&body["choices"][0]["finish_reason"]),
+        total: body["usage"]["total_tokens"].as_u64(),
+    }
+}
+
+fn read_response(response: &Value) -> Seen {
+    let mut reply = Seen {
+        text: String::new(),
+        reasoning: String::new(),
+        tools: Vec::new(),
+        finish: string(&response["status"]),
+        total: response["usage"]["total_tokens"].as_u64(),
+    };
+    for item in response["output"].as_array().unwrap() {
+        let tool = |custom, arguments| (custom, string(&item["call_id"]), string(&item["name"]), string(&item[arguments]));
+        match item["type"].as_str().unwrap() {
+            "reasoning" => reply.reasoning += &string(&item["content"][0]["text"]),
+            "message" => reply.text += &string(&item["content"][0]["text"]),
+            "function_call" => reply.tools.push(tool(false, "arguments")),
+            "custom_tool_call" => reply.tools.push(tool(true, "input")),
+            other => panic!("unknown item {other}"),
+        }
+    }
+    reply
+}
+
+/// Checks the order that the official SDK insists on, and gives the final response.
+fn check_response_stream(live: &str, held: &str) -> Value {
+    let (live_events, held_events) = (data(live), data(held));
+    let is_done = |event: &&Value| event["type"] == "response.output_item.done";
+    assert!(live_events.iter().filter(is_done).all(|event| event["item"]["type"] == "reasoning"));
+    let events: Vec<Value> = live_events.into_iter().chain(held_events).collect();
+    let names: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!(names[..2], ["response.created", "response.in_progress"]);
+    assert_eq!(names.iter().position(|name| *name == "response.completed"), Some(names.len() - 1));
+    let mut open: Vec<(String, String)> = Vec::new();
+    let mut done = std::collections::BTreeMap::new();
+    for (number, event) in events.iter().enumerate() {
+        assert_eq!(event["sequence_number"], number);
+        let place = event["output_index"].as_u64().map(|place| usize::try_from(place).unwrap());
+        match (event["type"].as_str().unwrap(), place) {
+            ("response.output_item.added", Some(place)) => {
+                assert_eq!(place, open.len());
+                open.push((string(&event["item"]["id"]), String::new()));
+            }
+            ("response.output_item.done", Some(place)) => {
+                assert_eq!(event["item"]["id"], open[place].0);
+                assert!(done.insert(place, event["item"].clone()).is_none());
+            }
+            (name, Some(place)) => {
+                assert_eq!(event["item_id"], open[place].0);
+                assert!(!done.contains_key(&place));
+                open[place].1 += &string(&event["delta"]);
+                if name.ends_with("_text.done") || name.ends_with("arguments.done") || name.ends_with("input.done") {
+                    let whole = ["text", "arguments", "input"].into_iter().find_map(|field| event[field].as_str());
+                    assert_eq!(whole, Some(open[place].1.as_str()), "{name}");
+                }
+            }
+            (_, None) => assert_eq!(event["response"]["id"], events[0]["response"]["id"]),
+        }
+    }
+    let response = events[events.len() - 1]["response"].clone();
+    assert_eq!(response["output"], Value::Array(done.into_values().collect()));
+    response
+}
+
+/// The reply's message as a later request carries it back.
+fn echoed(wire: &dyn Wire, items: &[Value]) -> Message {
+    let messages = [&[json!({ "role": "user", "content": "go" })], items].concat();
+    let mut messages = request(wire, &messages).messages;
+    assert_eq!(messages.len(), 2);
+    messages.pop().unwrap()
+}
+
+fn said(message: &Message) -> Seen {
+    assert_eq!(message.role, Role::Assistant);
+    let text = match &message.content {
+        gleaner::call::Content::Text(text) => Some(text.clone()),
+        _ => None,
+    };
+    let reply = Reply { text, reasoning: message.reasoning.clone(), tool_calls: message.tool_calls.clone(), ..Reply::default() };
+    seen(&reply, String::new())
+}
+
+proptest! {
+    #[test]
+    fn chat_says_what_the_reply_says(events in events()) {
+        let wire = wire::named("chat").unwrap();
+        let (live, held, whole, reply) = write(wire, &events);
+        let finish = if reply.tool_calls.is_empty() { "stop" } else { "tool_calls" };
+        let expected = seen(&reply, finish.to_owned());
+        prop_assert_eq!(&read_chat_stream(&format!("{live}{held}")), &expected);
+        prop_assert_eq!(&read_chat_whole(&whole), &expected);
+        prop_assert!(!live.contains("\"finish_reason\":\""));
+        let message = echoed(wire, &[whole["choices"][0]["message"].clone()]);
+        prop_assert_eq!(said(&message), said(&reply.message()));
+    }
+
+    #[test]
+    fn responses_say_what_the_reply_says(events in events()) {
+        let wire = wire::named("responses").unwrap();
+        let (live, held, whole, reply) = write(wire, &events);
+        let response = check_response_stream(&live, &held);
+        let expected = seen(&reply, "completed".to_owned());
+        prop_assert_eq!(&read_response(&response), &expected);
+        prop_assert_eq!(&read_response(&whole), &expected);
+        let items = response["output"].as_array().unwrap();
+        if !items.is_empty() {
+            prop_assert_eq!(said(&echoed(wire, items)), said(&reply.message()));
+        }
+    }
+}
