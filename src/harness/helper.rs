@@ -7,6 +7,6 @@ use std::path::{Path, PathBuf};
 ///
 /// # Errors
 /// If it can't be written.
-pub fn helper_path(_cache: &Path) -> io::Result<PathBuf> {
+pub fn install(_cache: &Path) -> io::Result<PathBuf> {
     Err(io::Error::from(io::ErrorKind::Unsupported))
 }
