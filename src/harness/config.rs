@@ -6,8 +6,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RolloutConfig {
-    /// The image of tasks that name none, and in which payloads are built.
-    pub image: String,
     /// Seconds that a harness may take where neither user, task nor harness says so.
     pub timeout_s: u64,
     /// Seconds that a verifier may take; one that takes longer gives reward 0.
@@ -22,13 +20,6 @@ pub struct RolloutConfig {
 
 impl Default for RolloutConfig {
     fn default() -> Self {
-        Self {
-            image: "gleaner-base:bookworm".to_owned(),
-            timeout_s: 1_800,
-            verify_timeout_s: 600,
-            concurrency: 2,
-            log_limit_bytes: 16 << 20,
-            result_limit_bytes: 64 << 20,
-        }
+        Self { timeout_s: 1_800, verify_timeout_s: 600, concurrency: 2, log_limit_bytes: 16 << 20, result_limit_bytes: 64 << 20 }
     }
 }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::control::{Control, ControlListener};
 use super::outcome;
+use super::owner;
 use super::payload::PAYLOAD;
 use super::run::{Action, Event, Run, Verdict};
 use super::template::{Launch, Variables};
@@ -225,12 +226,36 @@ impl<'a> Driver<'a> {
             () = tokio::time::sleep(READY) => Err(anyhow::anyhow!("the sandbox was not ready within {READY:?}")),
         };
         self.control = Some(control?);
-        self.init(&["own", &USER.to_string(), &USER.to_string(), &self.workdir], Bytes::new()).await?;
-        for file in self.launch.files.clone() {
-            let user = USER.to_string();
-            self.init(&["write", &file.path, &file.mode, &user, &user], Bytes::from(file.content)).await?;
+        self.own_workdir(&sandbox).await?;
+        let user = USER.to_string();
+        for file in &self.launch.files {
+            let command = [INIT, "write", &file.path, &file.mode, &user, &user].map(str::to_owned).to_vec();
+            let stdin = Bytes::from(file.content.clone());
+            let result = self.execute(&ExecSpec { stdin, ..self.exec(command, READY) }).await?;
+            if result.exit_code != 0 {
+                anyhow::bail!("writing {} in the sandbox: {}", file.path, said(&result));
+            }
         }
         Ok(Event::Done)
+    }
+
+    /// Gives the working folder, with all that the image has there, to the harness's user.
+    async fn own_workdir(&self, sandbox: &SandboxId) -> Outcome<()> {
+        let user = USER.to_string();
+        let command = [INIT, "own", &user, &user, &self.workdir].map(str::to_owned).to_vec();
+        // As root, for our helper only: the harness has not begun, so nothing else is there yet.
+        let spec = ExecSpec { user: Some("0:0".to_owned()), privileged: true, ..self.exec(command, READY) };
+        let result = self.execute(&spec).await?;
+        if result.exit_code == 0 {
+            return Ok(());
+        }
+        // An engine that lacks a capability itself can't give root's to a command; it can copy files, whoever owns them.
+        tracing::debug!(rollout.id = %self.new.id, said = said(&result), "no command of root's; copying the working folder");
+        let folder = self.stage.engine.copy_out(sandbox, &self.workdir).await?;
+        let folder = owner::give(&folder, USER)?;
+        // Into its parent: an archive's own top, `.`, keeps its owner in Docker.
+        let parent = Path::new(&self.workdir).parent().unwrap_or(Path::new("/")).display().to_string();
+        Ok(self.stage.engine.copy_in(sandbox, &parent, Bytes::from(folder)).await?)
     }
 
     /// Waits for a sandbox that ends before its init has spoken, and says how.
@@ -246,17 +271,6 @@ impl<'a> Driver<'a> {
                 Err(error) => return error.into(),
             }
         }
-    }
-
-    /// Runs our helper in the sandbox as root: before the harness goes, nothing else is there.
-    async fn init(&self, arguments: &[&str], stdin: Bytes) -> Outcome<()> {
-        let command = [INIT].iter().chain(arguments).map(|&part| part.to_owned()).collect();
-        let spec = ExecSpec { user: Some("0:0".to_owned()), privileged: true, stdin, ..self.exec(command, READY) };
-        let result = self.execute(&spec).await?;
-        if result.exit_code != 0 || result.timed_out {
-            anyhow::bail!("preparing the sandbox ({}): {}", arguments.join(" "), tail(&result.stderr));
-        }
-        Ok(())
     }
 
     async fn wait(&mut self) -> Outcome<Event> {
@@ -330,11 +344,8 @@ impl<'a> Driver<'a> {
         // The sandbox ends by itself once nobody listens.
         self.control = None;
         if let Some(sandbox) = self.sandbox.take() {
-            let killed = self.evidence.get("exit").and_then(|exit| exit.get("signal")?.as_i64()) == Some(9);
-            if (killed || verdict.error.is_some())
-                && let Ok(Some(end)) = self.stage.engine.ended(&sandbox).await
-            {
-                self.evidence.insert("out_of_memory".to_owned(), json!(end.out_of_memory));
+            if verdict.error.is_some() {
+                self.note_memory(&sandbox).await;
             }
             if let Err(error) = self.stage.engine.remove(&sandbox).await {
                 tracing::error!(rollout.id = %self.new.id, %error, "could not remove a sandbox");
@@ -364,6 +375,20 @@ impl<'a> Driver<'a> {
         };
         (self.stage.progress)(Progress::Ended(report.clone()));
         Ok(report)
+    }
+
+    /// Whether memory ran out: only an ended sandbox can tell, and it ends a moment after nobody listens.
+    async fn note_memory(&mut self, sandbox: &SandboxId) {
+        for _ in 0..20 {
+            match self.stage.engine.ended(sandbox).await {
+                Ok(Some(end)) => {
+                    self.evidence.insert("out_of_memory".to_owned(), json!(end.out_of_memory));
+                    return;
+                }
+                Ok(None) => tokio::time::sleep(Duration::from_millis(50)).await,
+                Err(_) => return,
+            }
+        }
     }
 
     async fn close(&self, verdict: &Verdict, evidence: Value) -> Outcome<Rollout> {
@@ -453,6 +478,12 @@ fn unread(result: &ExecResult) -> String {
         4 => "is not a regular file".to_owned(),
         code => format!("could not be read (exit code {code}): {}", tail(&result.stderr)),
     }
+}
+
+/// What a command said. An engine that can't start one says so on its standard output.
+fn said(result: &ExecResult) -> String {
+    let said = [tail(&result.stderr), tail(&result.stdout)].join(" ");
+    format!("exit code {}: {}", result.exit_code, said.trim())
 }
 
 /// The last lines of an output, at most 2,000 bytes of it.

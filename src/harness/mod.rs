@@ -6,8 +6,9 @@ mod config;
 mod control;
 mod driver;
 mod endpoint;
-mod helper;
+pub mod helper;
 mod outcome;
+mod owner;
 mod payload;
 pub mod run;
 pub mod spec;
@@ -29,7 +30,6 @@ use spec::Spec;
 pub use catalog::{Catalog, Harness};
 pub use config::RolloutConfig;
 pub use endpoint::ModelEndpoint;
-
 pub use payload::{Builder, PAYLOAD, PayloadError};
 pub use task::{Task, TaskError};
 
@@ -41,6 +41,8 @@ pub struct Stage<'a> {
     pub cache: PathBuf,
     /// Each rollout's output, result and evidence, in a folder of its id.
     pub artifacts: PathBuf,
+    /// The image of tasks that name none, and in which payloads are built.
+    pub image: String,
     /// What each sandbox may use.
     pub limits: Limits,
     pub config: RolloutConfig,
@@ -64,6 +66,14 @@ pub struct Order {
     pub image: Option<String>,
     /// Before the task's.
     pub timeout: Option<Duration>,
+}
+
+impl Order {
+    /// The image that its sandboxes are of; `default` if neither user nor task names one.
+    #[must_use]
+    pub fn image_or<'a>(&'a self, default: &'a str) -> &'a str {
+        self.image.as_deref().or(self.task.image.as_deref()).unwrap_or(default)
+    }
 }
 
 /// What goes on, for whoever watches.
@@ -131,11 +141,11 @@ pub async fn run_all(stage: &Stage<'_>, orders: &[Order]) -> anyhow::Result<Vec<
 }
 
 async fn prepare<'a>(stage: &Stage<'_>, order: &'a Order, helper: PathBuf) -> anyhow::Result<Prepared<'a>> {
-    let image = order.image.clone().or_else(|| order.task.image.clone()).unwrap_or_else(|| stage.config.image.clone());
+    let image = order.image_or(&stage.image).to_owned();
     let facts = stage.engine.image(&image).await?.ok_or_else(|| EngineError::NoImage(image.clone()))?;
     let name = order.spec.name.clone();
     let tell = |line: &str| (stage.progress)(Progress::Building { harness: name.clone(), line: line.to_owned() });
-    let builder = Builder { cache: &stage.cache, image: &stage.config.image, progress: &tell, cancel: &stage.cancel };
+    let builder = Builder { cache: &stage.cache, image: &stage.image, progress: &tell, cancel: &stage.cancel };
     let payload = builder.ready(&order.harness).await?;
     let by_task = order.task.timeout_s.or(order.spec.run.timeout_s).map(Duration::from_secs);
     let timeout = order.timeout.or(by_task).unwrap_or(Duration::from_secs(stage.config.timeout_s));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
 use super::catalog::Harness;
@@ -126,14 +126,24 @@ impl Builder<'_> {
             BuildPlace::Container => self.in_container(spec, &recipe, &out, &container).map_err(failed("look at its folder"))?,
         };
         command.env("PACKAGES", packages);
-        let ended = tokio::select! {
-            ended = self.run(command) => ended,
-            () = self.cancel.cancelled() => {
-                if spec.payload.place == BuildPlace::Container {
-                    let removed = Command::new("docker").args(["rm", "--force", &container]).output().await;
-                    removed.map_err(failed("remove its container"))?;
+        // A group of its own, so that what the script started can be ended with it.
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
+        let ended = match command.spawn() {
+            Err(error) => Err(error),
+            Ok(mut child) => {
+                let group = child.id();
+                tokio::select! {
+                    ended = self.watch(&mut child) => ended,
+                    () = self.cancel.cancelled() => {
+                        let end = match (spec.payload.place, group) {
+                            (BuildPlace::Container, _) => format!("docker rm --force {container}"),
+                            (BuildPlace::Host, Some(group)) => format!("kill -TERM -{group}"),
+                            (BuildPlace::Host, None) => "true".to_owned(),
+                        };
+                        Command::new("sh").args(["-c", &end]).output().await.map_err(failed("end it"))?;
+                        return Err(PayloadError::Cancelled { harness: spec.name.clone() });
+                    }
                 }
-                return Err(PayloadError::Cancelled { harness: spec.name.clone() });
             }
         };
         match ended {
@@ -174,10 +184,8 @@ impl Builder<'_> {
         Ok(command)
     }
 
-    /// Runs a build, tells its lines, and gives the last of them.
-    async fn run(&self, mut command: Command) -> std::io::Result<(std::process::ExitStatus, Vec<String>)> {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-        let mut child = command.spawn()?;
+    /// Waits for a build's end, tells its lines, and gives the last of them.
+    async fn watch(&self, child: &mut Child) -> std::io::Result<(std::process::ExitStatus, Vec<String>)> {
         let last = std::sync::Mutex::new(std::collections::VecDeque::new());
         let note = |line: String| {
             (self.progress)(&line);
