@@ -1,11 +1,14 @@
 //! Docker, or what speaks its API (Podman).
 
+mod enter;
 mod exec;
 mod image;
 mod sandbox;
 mod sweep;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -30,6 +33,8 @@ pub struct Docker {
     is_alive: IsAlive,
     /// The engine does starts one by one; more at once only make each slower, until they time out.
     starts: Semaphore,
+    /// It was seen that this engine can't run privileged commands; see `enter`.
+    cannot_privilege: AtomicBool,
 }
 
 impl Docker {
@@ -48,7 +53,7 @@ impl Docker {
         let api = bollard::Docker::connect_with_host(&at).map_err(unreachable)?;
         let api = api.negotiate_version().await.map_err(unreachable)?;
         let starts = Semaphore::new(config.parallel_starts.max(1));
-        Ok(Self { api, at, process_id: process_id.to_owned(), is_alive, starts })
+        Ok(Self { api, at, process_id: process_id.to_owned(), is_alive, starts, cannot_privilege: AtomicBool::new(false) })
     }
 }
 
@@ -83,7 +88,19 @@ impl Engine for Docker {
     }
 
     async fn exec(&self, sandbox: &SandboxId, command: &ExecSpec) -> Result<ExecResult, EngineError> {
-        exec::exec(&self.api, sandbox, command).await
+        if !command.privileged {
+            return exec::exec(&self.api, sandbox, command).await;
+        }
+        if !self.cannot_privilege.load(Relaxed) {
+            let result = exec::exec(&self.api, sandbox, command).await?;
+            // The runtime's own words; nothing of the command ran.
+            if !(result.exit_code == 126 && memchr::memmem::find(&result.stdout, b"unable to apply caps").is_some()) {
+                return Ok(result);
+            }
+            self.cannot_privilege.store(true, Relaxed);
+        }
+        let _permit = self.starts.acquire().await.ok();
+        enter::run(&self.api, sandbox, command).await
     }
 
     async fn copy_in(&self, sandbox: &SandboxId, folder: &str, tar: Bytes) -> Result<(), EngineError> {

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use bollard::container::LogOutput;
+use bollard::errors::Error;
 use bollard::exec::{CreateExecOptions, StartExecOptions, StartExecResults};
 use bytes::{Bytes, BytesMut};
-use futures::StreamExt;
-use tokio::io::AsyncWriteExt;
+use futures::{Stream, StreamExt};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::failed;
@@ -26,27 +27,7 @@ pub(super) async fn exec(api: &bollard::Docker, sandbox: &SandboxId, spec: &Exec
         else {
             return Err(EngineError::Failed { doing: doing(), why: "the engine did not attach".to_owned() });
         };
-        // Both at once: a command that prints before it has read everything would wait for ever otherwise. One that reads
-        // nothing closes its end, which is no failure.
-        let feed = async {
-            if input.write_all(&spec.stdin).await.is_ok() {
-                let _ = input.shutdown().await;
-            }
-            // Kept open: dropping it would end the connection before the output has come.
-            input
-        };
-        let collect = async {
-            while let Some(line) = lines.next().await {
-                sort(line.map_err(failed(doing()))?, |is_error, bytes| output.push(is_error, bytes));
-            }
-            Ok::<(), EngineError>(())
-        };
-        tokio::pin!(feed);
-        tokio::pin!(collect);
-        tokio::select! {
-            collected = &mut collect => collected?,
-            _input = &mut feed => collect.await?,
-        }
+        converse(&mut lines, &mut input, &spec.stdin, &mut output).await.map_err(failed(doing()))?;
         exit_code(api, &id).await.map_err(failed(doing()))
     };
     let ended = timeout_at(deadline, run).await;
@@ -56,6 +37,32 @@ pub(super) async fn exec(api: &bollard::Docker, sandbox: &SandboxId, spec: &Exec
     };
     let (stdout, stderr) = output.finish();
     Ok(ExecResult { exit_code, stdout, stderr, timed_out })
+}
+
+/// Gives a command its input and takes its output, both at once: one that prints before it has read everything would wait
+/// for ever otherwise. One that reads nothing closes its end, which is no failure.
+pub(super) async fn converse<I: AsyncWrite + Unpin>(
+    lines: &mut (impl Stream<Item = Result<LogOutput, Error>> + Unpin),
+    input: &mut I,
+    stdin: &[u8],
+    output: &mut Output,
+) -> Result<(), Error> {
+    let feed = async {
+        if input.write_all(stdin).await.is_ok() {
+            let _ = input.shutdown().await;
+        }
+    };
+    let collect = async {
+        while let Some(line) = lines.next().await {
+            sort(line?, |is_error, bytes| output.push(is_error, bytes));
+        }
+        Ok(())
+    };
+    tokio::pin!(feed, collect);
+    tokio::select! {
+        collected = &mut collect => collected,
+        () = &mut feed => collect.await,
+    }
 }
 
 fn options(spec: &ExecSpec) -> CreateExecOptions<String> {
@@ -74,7 +81,7 @@ fn options(spec: &ExecSpec) -> CreateExecOptions<String> {
 }
 
 /// The exit code may come a moment after the output's end.
-async fn exit_code(api: &bollard::Docker, id: &str) -> Result<i64, bollard::errors::Error> {
+async fn exit_code(api: &bollard::Docker, id: &str) -> Result<i64, Error> {
     loop {
         let facts = api.inspect_exec(id).await?;
         if let (Some(code), Some(false)) = (facts.exit_code, facts.running) {
@@ -94,14 +101,14 @@ pub(super) fn sort(piece: LogOutput, mut take: impl FnMut(bool, &[u8])) {
 }
 
 /// Bounded output. What was dropped is said at the end of standard error, so that standard output stays a true prefix.
-struct Output {
+pub(super) struct Output {
     limit: usize,
     kept: [BytesMut; 2],
     dropped: [usize; 2],
 }
 
 impl Output {
-    fn new(limit: usize) -> Self {
+    pub(super) fn new(limit: usize) -> Self {
         Self { limit, kept: [BytesMut::new(), BytesMut::new()], dropped: [0, 0] }
     }
 
@@ -113,7 +120,7 @@ impl Output {
         self.dropped[at] += bytes.len() - taken;
     }
 
-    fn finish(self) -> (Bytes, Bytes) {
+    pub(super) fn finish(self) -> (Bytes, Bytes) {
         let [stdout, mut stderr] = self.kept;
         for (name, dropped) in [("standard output", self.dropped[0]), ("standard error", self.dropped[1])] {
             if dropped > 0 {

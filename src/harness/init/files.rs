@@ -1,11 +1,13 @@
 //! Files of the sandbox, whatever tools its image has.
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown, fchown, lchown};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown, chroot, fchown, lchown};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::exit;
+use std::process::{Command, exit};
 
 use crate::{doing, sys, usage};
 
@@ -79,4 +81,10 @@ pub fn cat(path: &Path, limit: u64) -> io::Result<()> {
     }
     io::copy(&mut file.take(limit), &mut io::stdout().lock())?;
     Ok(())
+}
+
+/// Runs a command among the files of the first process, which is another container's where process ids are shared.
+pub fn inside(command: &[OsString]) -> io::Result<()> {
+    doing("enter /proc/1/root", chroot("/proc/1/root").and_then(|()| std::env::set_current_dir("/")))?;
+    doing(command[0].display(), Err(Command::new(&command[0]).args(&command[1..]).exec()))
 }

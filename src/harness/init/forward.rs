@@ -194,11 +194,7 @@ impl Pipe {
                     Err(_) => return Err(Lost::Sink),
                 }
             } else if self.ended {
-                if !self.shut {
-                    sink.end();
-                    self.shut = true;
-                }
-                return Ok(());
+                break;
             } else {
                 match source.read(scratch) {
                     Ok(0) => self.ended = true,
@@ -208,6 +204,11 @@ impl Pipe {
                     Err(_) => return Err(Lost::Source),
                 }
             }
+        }
+        // Not one of the rounds: with nothing to read or write, `poll` would not come back for it.
+        if self.ended && self.waiting.is_empty() && !self.shut {
+            sink.end();
+            self.shut = true;
         }
         Ok(())
     }

@@ -1,7 +1,8 @@
 //! `init`: the first process of a sandbox. Std only, compiled statically by `build.rs`, so that it runs in any image.
 //!
 //! `init run` carries the model endpoint from the sandbox's loopback to the rollout's unix socket, starts the harness, reaps,
-//! keeps the deadline and reports the end. `init own`, `write` and `cat` handle files of the sandbox whatever tools it has.
+//! keeps the deadline and reports the end. `init own`, `write` and `cat` handle files of the sandbox whatever tools it has;
+//! `init inside` does so from a container beside it.
 //!
 //! It runs in one thread around one `poll`: a harness that uses up the sandbox's process limit cannot starve it.
 
@@ -18,7 +19,7 @@ use std::path::Path;
 use std::process::exit;
 
 const USAGE: &str = "usage: init run --control SOCKET --listen ADDR --socket SOCKET --deadline-ms N --grace-ms N \
-[--stdout PATH --stderr PATH] -- COMMAND ARGS... | own UID GID DIR | write PATH MODE UID GID | cat PATH LIMIT";
+[--stdout PATH --stderr PATH] -- COMMAND ARGS... | own UID GID DIR | write PATH MODE UID GID | cat PATH LIMIT | inside COMMAND ARGS...";
 
 fn main() {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -28,6 +29,7 @@ fn main() {
         ["own", uid, gid, _] => files::own(number(uid), number(gid), Path::new(&args[3])),
         ["write", _, mode, uid, gid] => files::write(Path::new(&args[1]), octal(mode), number(uid), number(gid)),
         ["cat", _, limit] => files::cat(Path::new(&args[1]), number(limit)),
+        ["inside", _, ..] => files::inside(&args[1..]),
         _ => usage(),
     };
     if let Err(error) = done {

@@ -1,0 +1,200 @@
+//! A sandbox made exactly as rollouts get theirs, with the host's side of its sockets in the test's hands.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use gleaner::engine::{Docker, Engine, EngineConfig, ExecResult, ExecSpec, Limits, Mount, SandboxEnd, SandboxId, SandboxSpec};
+use gleaner::harness::helper;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// Nothing here takes so long; a test that waits longer has failed.
+pub const LONG: Duration = Duration::from_secs(60);
+pub const HELPER: &str = "/opt/gleaner/init";
+/// Over all tests of a program: the engine starts sandboxes one by one.
+static STARTS: Semaphore = Semaphore::const_new(4);
+
+/// The image that the tests run in.
+pub fn image() -> String {
+    std::env::var("GLEANER_TEST_IMAGE").unwrap_or_else(|_| gleaner::engine::base_image::DEFAULT.to_owned())
+}
+
+/// An engine for this process; what tests that died left behind is removed first.
+pub async fn engine() -> Docker {
+    let engine = connect(&format!("test-{}", std::process::id())).await;
+    engine.sweep().await.expect("leftovers can be removed");
+    let image = image();
+    let facts = engine.image(&image).await.expect("the engine answers");
+    assert!(facts.is_some(), "these tests need the image {image}: make it with docker/base-image, or set GLEANER_TEST_IMAGE");
+    engine
+}
+
+pub async fn connect(process_id: &str) -> Docker {
+    // Only test processes can be judged here; any other is somebody's running Gleaner.
+    let is_alive =
+        |id: &str| id.strip_prefix("test-").is_none_or(|id| Path::new("/proc").join(id.split('-').next().unwrap()).exists());
+    Docker::connect(&EngineConfig::default(), process_id, Arc::new(is_alive)).await.expect("these tests need a Docker engine")
+}
+
+/// How a sandbox is made where it matters.
+pub struct Options {
+    pub deadline: Duration,
+    pub grace: Duration,
+    pub limits: Limits,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let limits = Limits { cpus: 1.0, memory_bytes: 512 << 20, pids: 128 };
+        Self { deadline: LONG, grace: Duration::from_secs(1), limits }
+    }
+}
+
+pub struct Sandbox {
+    pub id: SandboxId,
+    /// The model endpoint's end.
+    pub model: UnixListener,
+    /// The folder that the sandbox sees as `/run/gleaner`.
+    pub sockets: TempDir,
+    lines: BufReader<OwnedReadHalf>,
+    control: OwnedWriteHalf,
+    _cache: TempDir,
+}
+
+impl Sandbox {
+    /// Creates and starts it; the harness waits for [`Self::go`].
+    pub async fn start(engine: &Docker, harness: &[&str], options: Options) -> Self {
+        let cache = tempfile::tempdir().unwrap();
+        let helper = helper::install(cache.path()).unwrap();
+        std::fs::set_permissions(cache.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let sockets = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(sockets.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let model = listen(&sockets.path().join("model.sock"));
+        let control = listen(&sockets.path().join("control.sock"));
+        let spec = spec(harness, &options, &helper, sockets.path());
+        let id = engine.create(&spec).await.expect("the sandbox can be created");
+        {
+            let _permit = STARTS.acquire().await.unwrap();
+            engine.start(&id).await.expect("the sandbox can be started");
+        }
+        let (stream, _) = match timeout(LONG, control.accept()).await {
+            Ok(stream) => stream.unwrap(),
+            Err(_) => panic!("the init did not connect; it printed {:?}", engine.logs(&id).await),
+        };
+        // One connection, before the harness runs, and no way to make another.
+        std::fs::remove_file(sockets.path().join("control.sock")).unwrap();
+        let (lines, control) = stream.into_split();
+        let mut sandbox = Self { id, model, sockets, lines: BufReader::new(lines), control, _cache: cache };
+        assert_eq!(sandbox.line().await.as_deref(), Some("ready"));
+        sandbox
+    }
+
+    /// The next line from the init; `None` at its end.
+    pub async fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        let count = timeout(LONG, self.lines.read_line(&mut line)).await.expect("the init says something").unwrap_or(0);
+        (count > 0).then(|| line.trim_end().to_owned())
+    }
+
+    pub async fn say(&mut self, line: &str) {
+        self.control.write_all(format!("{line}\n").as_bytes()).await.unwrap();
+    }
+
+    /// One more socket in the sandbox's `/run/gleaner`.
+    pub fn listen(&self, name: &str) -> UnixListener {
+        listen(&self.sockets.path().join(name))
+    }
+
+    /// Lets the harness run.
+    pub async fn go(&mut self) {
+        self.say("go").await;
+        let line = self.line().await.unwrap();
+        assert!(line.starts_with("started "), "{line}");
+    }
+
+    /// Waits for the report, without its milliseconds.
+    pub async fn exited(&mut self) -> String {
+        let line = self.line().await.unwrap();
+        let (report, ms) = line.rsplit_once(" ms=").unwrap_or_else(|| panic!("{line}"));
+        ms.parse::<u64>().unwrap();
+        report.to_owned()
+    }
+
+    pub async fn accept(&self) -> UnixStream {
+        timeout(LONG, self.model.accept()).await.expect("the harness calls").unwrap().0
+    }
+
+    /// Hangs up on the init and waits for the sandbox's end.
+    pub async fn hang_up(self, engine: &Docker) -> SandboxEnd {
+        drop((self.lines, self.control));
+        ended(engine, &self.id).await
+    }
+}
+
+/// Waits for a sandbox's end.
+pub async fn ended(engine: &Docker, id: &SandboxId) -> SandboxEnd {
+    let wait = async {
+        loop {
+            if let Some(end) = engine.ended(id).await.unwrap() {
+                return end;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(LONG, wait).await.expect("the sandbox ends")
+}
+
+fn listen(path: &Path) -> UnixListener {
+    let listener = UnixListener::bind(path).unwrap();
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o666)).unwrap();
+    listener
+}
+
+fn spec(harness: &[&str], options: &Options, helper: &Path, sockets: &Path) -> SandboxSpec {
+    let mut command: Vec<String> = [HELPER, "run", "--control", "/run/gleaner/control.sock", "--listen", "127.0.0.1:8080"]
+        .into_iter()
+        .chain(["--socket", "/run/gleaner/model.sock", "--deadline-ms"])
+        .map(str::to_owned)
+        .collect();
+    command.extend([options.deadline.as_millis().to_string(), "--grace-ms".into(), options.grace.as_millis().to_string()]);
+    command.push("--".into());
+    command.extend(harness.iter().map(|&word| word.to_owned()));
+    let mount = |host: &Path, inside: &str| Mount { host: host.to_owned(), inside: inside.into(), read_only: true };
+    SandboxSpec {
+        name: format!("gleaner-test-{}", uuid::Uuid::new_v4().simple()),
+        image: image(),
+        command,
+        env: vec![("HOME".into(), "/home/agent".into())],
+        workdir: "/work".into(),
+        user: "1000:1000".into(),
+        mounts: vec![mount(helper, HELPER), mount(sockets, "/run/gleaner")],
+        tmpfs: vec![("/tmp".into(), "exec,mode=1777".into()), ("/home/agent".into(), "uid=1000,gid=1000,exec".into())],
+        limits: options.limits,
+        labels: vec![("gleaner.rollout".into(), "test".into())],
+    }
+}
+
+/// Runs a command as the sandbox's user.
+pub async fn exec(engine: &Docker, id: &SandboxId, command: &[&str]) -> ExecResult {
+    engine.exec(id, &exec_spec(command)).await.unwrap()
+}
+
+pub fn exec_spec(command: &[&str]) -> ExecSpec {
+    ExecSpec {
+        command: command.iter().map(|&word| word.to_owned()).collect(),
+        env: Vec::new(),
+        workdir: None,
+        user: None,
+        privileged: false,
+        stdin: Bytes::new(),
+        timeout: LONG,
+        output_limit: 1 << 20,
+    }
+}
