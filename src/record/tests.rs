@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::mpsc;
 use std::time::Instant;
 
@@ -183,8 +183,8 @@ async fn many_ends_share_a_commit() {
     held.await.unwrap();
     let batches: Vec<_> = gate.seen.try_iter().map(|batch| of(&batch)).collect();
     assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [512, 488]);
-    let expected: Vec<_> = calls.iter().map(|call| (call.id, "end")).collect();
-    assert_eq!(batches.concat(), expected);
+    let written: HashSet<_> = batches.concat().into_iter().collect();
+    assert!(written == calls.iter().map(|call| (call.id, "end")).collect(), "each is written once");
 }
 
 #[tokio::test]
