@@ -188,7 +188,7 @@ async fn many_ends_share_a_commit() {
 }
 
 #[tokio::test]
-async fn a_quick_call_is_one_commit() {
+async fn a_start_goes_with_its_end_and_not_behind() {
     let gate = gated(64);
     let quick = call(10);
     gate.recorder.call_started(quick.clone()).await;
@@ -226,6 +226,29 @@ async fn who_waits_is_told_and_who_does_not_is_tried_again() {
     }
     assert_eq!(last, [(hung_up.id, "end"), (hung_up.id, "delivered")]);
     assert_eq!((tries[&(waited.id, "start")], tries[&(waited.id, "end")]), (1, 1));
+}
+
+#[tokio::test]
+async fn what_is_tried_again_stands_in_nobodys_way() {
+    let gate = gated(64);
+    for _ in 0..600 {
+        gate.recorder.call_abandoned(end(&call(0)));
+    }
+    let waited = call(0);
+    let mut ended = Box::pin(gate.recorder.call_ended(end(&waited)));
+    assert!(poll_immediate(&mut ended).await.is_none());
+    let full = StoreError::Full("here".into());
+    let mut tried = Vec::new();
+    for _ in 0..5 {
+        gate.answer.send(Answer::Fails(full.clone())).unwrap();
+        tried.extend(of(&gate.seen.recv().unwrap()));
+    }
+    assert!(tried.contains(&(waited.id, "end")));
+    assert_eq!(ended.await, Err(full));
+    drop(gate.answer);
+    assert_eq!(gate.recorder.drain().await, 0);
+    let written: HashSet<_> = gate.seen.try_iter().flat_map(|batch| of(&batch)).collect();
+    assert_eq!(written.len(), 600);
 }
 
 #[tokio::test]
