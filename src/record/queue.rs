@@ -191,7 +191,7 @@ impl Queue {
             let kept = (!state.kept.is_empty()).then_some(state.kept_at);
             let until = [state.due, look, kept].into_iter().flatten().min();
             // Without anything to come, far enough to be woken for whatever comes.
-            let until = until.unwrap_or(now + Duration::from_secs(3600));
+            let until = until.unwrap_or(now + Duration::from_hours(1));
             state.asleep_until = Some(until);
             state = self.work.wait_timeout(state, until - now).unwrap_or_else(PoisonError::into_inner).0;
         }

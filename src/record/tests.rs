@@ -222,7 +222,9 @@ async fn who_waits_is_told_and_who_does_not_is_tried_again() {
     let mut last = Vec::new();
     for batch in gate.seen.try_iter() {
         last = of(&batch);
-        of(&batch).into_iter().for_each(|write| *tries.entry(write).or_default() += 1);
+        for write in of(&batch) {
+            *tries.entry(write).or_default() += 1;
+        }
     }
     assert_eq!(last, [(hung_up.id, "end"), (hung_up.id, "delivered")]);
     assert_eq!((tries[&(waited.id, "start")], tries[&(waited.id, "end")]), (1, 1));

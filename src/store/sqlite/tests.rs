@@ -151,8 +151,8 @@ fn unended(start: &CallStart, status: CallStatus, delivered: Option<bool>) -> Ca
 }
 
 fn write_all(writer: &mut dyn Writer, writes: impl IntoIterator<Item = Write>) {
-    let writes: Vec<_> = writes.into_iter().collect();
-    assert_eq!(writer.apply(&writes), vec![Ok(()); writes.len()]);
+    let batch: Vec<_> = writes.into_iter().collect();
+    assert_eq!(writer.apply(&batch), vec![Ok(()); batch.len()]);
 }
 
 fn other_failure() -> Failure {

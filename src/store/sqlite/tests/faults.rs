@@ -26,9 +26,9 @@ async fn calls_of_a_dead_process_are_interrupted() {
     let rollout = new_rollout(None);
     let (open_call, ended) = (start(rollout.id, process), start(rollout.id, process));
     let end = end(&ended);
-    let writes =
+    let batch =
         [Write::NewRollout(rollout.clone().into()), Write::CallStart(open_call.clone()), Write::CallEnd(end.clone().into())];
-    write_all(&mut *writer, writes);
+    write_all(&mut *writer, batch);
     let interrupted = [unended(&open_call, CallStatus::Interrupted, None), recorded(&end, None)];
     // The files as a crash leaves them: the same bytes, and nobody's lock.
     copy(&dir.path().join("live"), &dir.path().join("dead"));
