@@ -101,6 +101,11 @@ struct State {
     /// Until when the thread sleeps unless it is woken; `None` while it is awake.
     asleep_until: Option<Instant>,
     last_push: Instant,
+    /// Writes that could not be kept by the store and are to be tried again.
+    kept: VecDeque<Item>,
+    kept_bytes: usize,
+    kept_at: Instant,
+    kept_turn: bool,
     closed: bool,
     refused: usize,
 }
@@ -114,6 +119,10 @@ impl Queue {
             due: None,
             asleep_until: None,
             last_push: Instant::now(),
+            kept: VecDeque::new(),
+            kept_bytes: 0,
+            kept_at: Instant::now(),
+            kept_turn: false,
             closed: false,
             refused: 0,
         };
@@ -143,21 +152,21 @@ impl Queue {
         }
     }
 
-    /// Puts writes back at the front, for another try after `pause`. Gives the oldest up where too much would wait, and says
-    /// how many.
-    pub(super) fn put_back(&self, mut items: Vec<Item>, pause: Duration) -> usize {
+    /// Keeps writes for another try after `pause`, apart from the others, which need not wait for them. Gives the oldest up
+    /// where too much would wait, and says how many.
+    pub(super) fn keep(&self, items: Vec<Item>, pause: Duration) -> usize {
         let mut state = self.lock();
-        let mut bytes: usize = items.iter().map(|item| item.bytes).sum();
-        let mut given_up = 0;
-        while given_up < items.len() && state.bytes + bytes > MOST_KEPT {
-            bytes -= items[given_up].bytes;
-            given_up += 1;
+        state.kept_at = Instant::now() + pause;
+        state.kept_bytes += items.iter().map(|item| item.bytes).sum::<usize>();
+        for item in items.into_iter().rev() {
+            state.kept.push_front(item);
         }
-        let at = Instant::now() + pause;
-        state.bytes += bytes;
-        state.due = Some(state.due.map_or(at, |due| due.min(at)));
-        for item in items.drain(given_up..).rev() {
-            state.items.push_front(item);
+        let mut given_up = 0;
+        while state.kept_bytes > MOST_KEPT
+            && let Some(oldest) = state.kept.pop_front()
+        {
+            state.kept_bytes -= oldest.bytes;
+            given_up += 1;
         }
         given_up
     }
@@ -167,18 +176,22 @@ impl Queue {
         let mut state = self.lock();
         loop {
             let now = Instant::now();
-            if state.due.is_some_and(|due| due <= now) || state.closed {
+            let due = !state.items.is_empty() && (state.closed || state.due.is_some_and(|due| due <= now));
+            let again = !state.kept.is_empty() && (state.closed || state.kept_at <= now);
+            if due || again {
                 state.asleep_until = None;
-                return if state.items.is_empty() { None } else { Some(state.batch(now)) };
+                // Turn by turn: neither waits for the end of the other.
+                let kept = again && (state.kept_turn || !due);
+                return Some(if kept { state.kept_batch() } else { state.batch(now) });
             }
-            let quiet = now.duration_since(state.last_push) > QUIET;
-            let look = (!quiet).then(|| now + LOOK);
-            let until = match (state.due, look) {
-                (Some(due), Some(look)) => Some(due.min(look)),
-                (due, look) => due.or(look),
-            };
-            // Far enough to be woken for anything.
-            let until = until.unwrap_or(now + Duration::from_secs(3600));
+            if state.closed {
+                return None;
+            }
+            let look = (now.duration_since(state.last_push) <= QUIET).then(|| now + LOOK);
+            let kept = (!state.kept.is_empty()).then_some(state.kept_at);
+            let until = [state.due, look, kept].into_iter().flatten().min();
+            // Without anything to come, far enough to be woken for whatever comes.
+            let until = until.unwrap_or(now + Duration::from_hours(1));
             state.asleep_until = Some(until);
             state = self.work.wait_timeout(state, until - now).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -199,7 +212,9 @@ impl Queue {
     pub(super) fn abandon(&self) {
         self.close();
         // Dropped outside the lock: answers wake their tasks.
-        let items = std::mem::take(&mut self.lock().items);
+        let mut state = self.lock();
+        let items = (std::mem::take(&mut state.items), std::mem::take(&mut state.kept));
+        drop(state);
         drop(items);
     }
 
@@ -209,7 +224,8 @@ impl Queue {
     }
 
     pub(super) fn waiting(&self) -> usize {
-        self.lock().items.len()
+        let state = self.lock();
+        state.items.len() + state.kept.len()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -229,14 +245,27 @@ impl State {
     }
 
     fn batch(&mut self, now: Instant) -> Vec<Item> {
-        let (mut count, mut bytes) = (0, 0);
-        while count < self.items.len().min(BATCH) && (count == 0 || bytes + self.items[count].bytes <= BATCH_BYTES) {
-            bytes += self.items[count].bytes;
-            count += 1;
-        }
-        let batch: Vec<_> = self.items.drain(..count).collect();
+        self.kept_turn = true;
+        let (batch, bytes) = front(&mut self.items);
         self.bytes -= bytes;
         self.due = if self.items.is_empty() { None } else { Some(now) };
         batch
     }
+
+    fn kept_batch(&mut self) -> Vec<Item> {
+        self.kept_turn = false;
+        let (batch, bytes) = front(&mut self.kept);
+        self.kept_bytes -= bytes;
+        batch
+    }
+}
+
+/// Takes as much as goes into one transaction off the front, and says how many bytes that is.
+fn front(items: &mut VecDeque<Item>) -> (Vec<Item>, usize) {
+    let (mut count, mut bytes) = (0, 0);
+    while count < items.len().min(BATCH) && (count == 0 || bytes + items[count].bytes <= BATCH_BYTES) {
+        bytes += items[count].bytes;
+        count += 1;
+    }
+    (items.drain(..count).collect(), bytes)
 }

@@ -76,11 +76,11 @@ impl Worker {
 
     fn try_again(&mut self, items: Vec<Item>) {
         let given_up = if !self.queue.is_closed() {
-            self.queue.put_back(items, PAUSE)
+            self.queue.keep(items, PAUSE)
         } else if self.tries_left > 0 {
             self.tries_left -= 1;
             std::thread::sleep(PAUSE);
-            self.queue.put_back(items, PAUSE)
+            self.queue.keep(items, PAUSE)
         } else {
             items.len()
         };

@@ -9,7 +9,7 @@ use sqlx::{QueryBuilder, Row, Sqlite};
 use uuid::Uuid;
 
 use super::{SqliteStore, code, process};
-use crate::call::{CallRecord, CallStatus, Capture, FinishReason, Raw, RawKind, Usage, WeightVersion};
+use crate::call::{CallRecord, CallStatus, Capture, FinishReason, Raw, RawKind, Sampling, Usage, WeightVersion};
 use crate::ids::{CallId, ProcessId, RolloutId};
 use crate::store::{StoreError, body, pack};
 
@@ -48,12 +48,12 @@ impl SqliteStore {
             RawKind::Response => "SELECT NULL, r.response FROM calls c LEFT JOIN replies r ON r.call = c.seq WHERE c.id = ?",
             RawKind::Prompt => "SELECT NULL, r.prompt FROM calls c LEFT JOIN replies r ON r.call = c.seq WHERE c.id = ?",
         };
-        let row: Option<(Option<Vec<u8>>, Option<Vec<u8>>)> = sqlx::query_as(sql)
+        let row = sqlx::query_as(sql)
             .bind(call.0.as_bytes().to_vec())
             .fetch_optional(&self.reads)
             .await
             .map_err(|error| self.failed(&error))?;
-        let Some((request, other)) = row else { return Ok(None) };
+        let Some((request, other)): Option<Columns> = row else { return Ok(None) };
         let broken = || self.broken(&format!("the {kind:?} of call {call}"));
         let request = body::unpack(&request.unwrap_or_default(), &[]).ok_or_else(broken)?;
         if kind == RawKind::Request {
@@ -63,6 +63,9 @@ impl SqliteStore {
         Ok(Some(raw.into()))
     }
 }
+
+/// The request, and the body that was asked for.
+type Columns = (Option<Vec<u8>>, Option<Vec<u8>>);
 
 /// What a column holds is not what it should.
 pub(super) fn wrong(what: &'static str) -> sqlx::Error {
@@ -108,7 +111,7 @@ fn record(row: &SqliteRow, lives: bool) -> Result<CallRecord, sqlx::Error> {
         usage: None,
         capture: Capture::default(),
         sampling_asked: json(row, "sampling_asked")?.unwrap_or_default(),
-        sampling_used: Default::default(),
+        sampling_used: Sampling::default(),
         max_tokens_asked: row.try_get::<Option<i64>, _>("max_tokens_asked")?.map(i64::cast_unsigned),
         max_tokens_used: row.try_get::<Option<i64>, _>("max_tokens_used")?.map(i64::cast_unsigned),
         version: WeightVersion::default(),

@@ -22,7 +22,7 @@ pub(super) fn value<T: Copy>(list: &[T], number: i64) -> Option<T> {
 }
 
 /// An enum's name, as serde has it.
-pub(super) fn name(value: impl Serialize) -> Option<String> {
+pub(super) fn name(value: &impl Serialize) -> Option<String> {
     serde_json::to_value(value).ok()?.as_str().map(str::to_owned)
 }
 

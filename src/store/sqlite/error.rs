@@ -17,7 +17,7 @@ pub(super) fn of_writer(error: &rusqlite::Error, path: &Path) -> StoreError {
 
 /// What `error` means for the store at `path`.
 pub(super) fn of_reader(error: &sqlx::Error, path: &Path) -> StoreError {
-    let code = error.as_database_error().and_then(|error| error.code()).and_then(|code| code.parse().ok());
+    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code).and_then(|code| code.parse().ok());
     of_code(code, &error.to_string(), path)
 }
 

@@ -167,7 +167,7 @@ pub(super) fn rollout(db: &Connection, new: &NewRollout) -> rusqlite::Result<()>
         id_bytes(&new.id.0),
         new.key.expose(),
         new.created_at,
-        code::name(new.purpose),
+        code::name(&new.purpose),
         new.task_id,
         new.group_id,
         new.group_size,
@@ -210,7 +210,7 @@ pub(super) fn finish(db: &Connection, finish: &Finish) -> Result<(), Fault> {
     )?
     .execute(params![
         finish.at,
-        code::name(finish.outcome),
+        code::name(&finish.outcome),
         finish.no_reward,
         finish.evidence.as_ref().and_then(json),
         rollout,

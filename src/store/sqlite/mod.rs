@@ -20,6 +20,7 @@ mod sweep;
 mod tests;
 mod writer;
 
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,7 +92,7 @@ async fn migrate(path: &Path, options: SqliteConnectOptions) -> Result<(), Store
         return Err(StoreError::Newer(path.display().to_string()));
     }
     if applied < newest {
-        let _turn = turn(path)?;
+        let _turn = turn(path).await?;
         MIGRATIONS.run_direct(None, &mut connection, false).await.map_err(|error| match error {
             MigrateError::VersionMissing(_) | MigrateError::VersionTooNew(..) => StoreError::Newer(path.display().to_string()),
             MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => failed(&error),
@@ -102,15 +103,18 @@ async fn migrate(path: &Path, options: SqliteConnectOptions) -> Result<(), Store
 }
 
 /// Waits for the right to migrate, which ends when the file is dropped.
-fn turn(path: &Path) -> Result<std::fs::File, StoreError> {
+async fn turn(path: &Path) -> Result<File, StoreError> {
     let folder = process::folder(path);
-    let take = || {
-        std::fs::create_dir_all(&folder)?;
-        let file = std::fs::File::create(folder.join("migration"))?;
-        file.lock()?;
-        Ok(file)
-    };
-    take().map_err(|error| error::of_io(&error, &folder))
+    let failed = |error: std::io::Error| error::of_io(&error, &folder);
+    std::fs::create_dir_all(&folder).map_err(failed)?;
+    let file = File::create(folder.join("migration")).map_err(failed)?;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => tokio::time::sleep(Duration::from_millis(5)).await,
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+    }
 }
 
 #[async_trait]

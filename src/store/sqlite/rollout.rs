@@ -1,6 +1,6 @@
 //! Rollouts read back, with what their calls add up to.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 use sqlx::sqlite::SqliteRow;
@@ -30,8 +30,8 @@ pub(super) fn filtered(filter: &RolloutFilter) -> QueryBuilder<Sqlite> {
         (" AND group_id = ", filter.group_id.clone()),
         (" AND task_id = ", filter.task_id.clone()),
         (" AND harness = ", filter.harness.clone()),
-        (" AND outcome = ", filter.outcome.and_then(code::name)),
-        (" AND purpose = ", filter.purpose.and_then(code::name)),
+        (" AND outcome = ", filter.outcome.as_ref().and_then(code::name)),
+        (" AND purpose = ", filter.purpose.as_ref().and_then(code::name)),
     ];
     for (condition, text) in texts {
         if let Some(text) = text {
@@ -133,7 +133,7 @@ fn rollout(row: &SqliteRow) -> Result<(i64, Rollout), sqlx::Error> {
         metadata: json(row, "metadata")?.unwrap_or_default(),
         ttl_s: count("ttl_s")?.map(i64::cast_unsigned),
         no_reward: row.try_get::<i64, _>("no_reward")? != 0,
-        rewards: Default::default(),
+        rewards: BTreeMap::default(),
         call_rewards: Vec::new(),
         calls: 0,
         tokens: 0,

@@ -121,15 +121,17 @@ impl SqliteWriter {
     }
 
     fn end(&mut self, end: &CallEnd, packed: &PackedEnd) -> Result<(), Fault> {
-        let seq = match self.calls.get(&end.start.id) {
-            Some(seq) => *seq,
-            None => match insert::call_seq(&self.db, end.start.id)? {
-                Some(seq) => seq,
-                None => {
-                    let request = self.packer.pack(&end.start.request);
-                    self.start(&end.start, &request)?
-                }
-            },
+        let known = match self.calls.get(&end.start.id) {
+            Some(seq) => Some(*seq),
+            None => insert::call_seq(&self.db, end.start.id)?,
+        };
+        let seq = match known {
+            Some(seq) => seq,
+            // Its start was not kept.
+            None => {
+                let request = self.packer.pack(&end.start.request);
+                self.start(&end.start, &request)?
+            }
         };
         insert::end(&self.db, seq, end, packed)?;
         if end.status != CallStatus::Done {
