@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::ExportError;
 use crate::call::{Call, CallRecord, Message, Raw, RawKind, Text, Tool, ToolCall};
 use crate::store::{Rollout, Store};
-use crate::trajectory::{Needs, RolloutFacts, Turn, needs};
+use crate::trajectory::{Needs, REASONING, RolloutFacts, Turn, needs};
 use crate::wire;
 
 /// What samples say of a rollout.
@@ -81,9 +81,6 @@ fn text(call: &Call) -> (Vec<Raw>, Vec<Raw>) {
         call.tools.iter().map(|tool: &Tool| written(|out| tool.write_chat(out, &tool_name(tool.namespace.as_ref(), &tool.name))));
     (messages.collect(), tools.collect())
 }
-
-/// The field of reasoning in what is exported.
-pub(super) const REASONING: &str = "reasoning_content";
 
 /// The name of a grouped tool: group and name, as policies are offered it.
 fn tool_name(namespace: Option<&Text>, name: &Text) -> Text {

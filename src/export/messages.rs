@@ -10,11 +10,10 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::load::REASONING;
 use super::samples::each_line;
 use super::{ExportError, Format, Material, Rows, push_line};
 use crate::call::{CallStatus, Raw};
-use crate::trajectory::{self, Broken, LeftOut, Reason, Turn};
+use crate::trajectory::{self, Broken, LeftOut, REASONING, Reason, Turn};
 
 /// Conversations as text.
 pub(super) struct Messages;
@@ -45,13 +44,13 @@ impl Format for Messages {
         let mut trained = HashSet::new();
         let mut rows = Rows { written: 0, left_out };
         for leaf in (0..turns.len()).filter(|turn| kept.contains(turn) && !inner.contains(turn)) {
-            let chain = std::iter::successors(Some(leaf), |turn| parents[*turn]);
+            let mut chain: Vec<usize> = std::iter::successors(Some(leaf), |turn| parents[*turn]).collect();
+            chain.reverse();
+            let replies: Vec<&Raw> = chain.iter().filter_map(|turn| turns[*turn].record.message.as_ref()).collect();
             // A reply's place among the messages is how many its request had.
-            let places: HashSet<usize> = chain
-                .filter(|turn| kept.contains(turn) && trained.insert(*turn))
-                .map(|turn| turns[turn].messages.len())
-                .collect();
-            push_line(out, &row(&turns[leaf], &places));
+            let new = chain.into_iter().filter(|turn| kept.contains(turn) && trained.insert(*turn));
+            let places: HashSet<usize> = new.map(|turn| turns[turn].messages.len()).collect();
+            push_line(out, &row(&turns[leaf], &replies, &places));
             rows.written += 1;
         }
         Ok(rows)
@@ -86,9 +85,11 @@ fn reason(turn: &Turn, gone_on: bool, chosen: bool) -> Option<LeftOut> {
 }
 
 /// A conversation's row; `places` are those of the replies that it trains.
-fn row(leaf: &Turn, places: &HashSet<usize>) -> Vec<u8> {
-    let messages = leaf.messages.iter().chain(&leaf.record.message);
-    let messages: Vec<Value> = messages.enumerate().map(|(place, message)| plain(message, places.contains(&place))).collect();
+fn row(leaf: &Turn, replies: &[&Raw], places: &HashSet<usize>) -> Vec<u8> {
+    let mut messages = trajectory::with_reasoning(&leaf.messages, replies);
+    messages.extend(leaf.record.message.clone());
+    let messages: Vec<Value> =
+        messages.iter().enumerate().map(|(place, message)| plain(message, places.contains(&place))).collect();
     let tools = leaf.tools.iter().map(Raw::as_str).collect::<Vec<_>>().join(",");
     json!({ "messages": messages, "tools": format!("[{tools}]") }).to_string().into_bytes()
 }
@@ -148,4 +149,126 @@ fn check(line: &str) -> Result<(), String> {
         trained |= *mask == 1;
     }
     if trained { Ok(()) } else { Err("nothing in it is trained".to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::{CallRecord, Capture};
+    use crate::ids::{CallId, RolloutId};
+    use crate::trajectory::RolloutFacts;
+
+    fn turn(messages: &Value, reply: Value, tools: &Value) -> Turn {
+        let raws = |list: &Value| list.as_array().unwrap().iter().map(Raw::from_value).collect();
+        Turn {
+            record: CallRecord {
+                id: CallId::generate(),
+                rollout_id: RolloutId::generate(),
+                started_at: 0,
+                wire: "chat".to_owned(),
+                policy: "default".to_owned(),
+                model: "m".to_owned(),
+                stream: false,
+                status: CallStatus::Done,
+                delivered: Some(true),
+                ended_at: None,
+                first_event_at: None,
+                failure: None,
+                message: Some(Raw::from_value(&reply)),
+                finish: None,
+                usage: None,
+                capture: Capture::default(),
+                sampling_asked: <_>::default(),
+                sampling_used: <_>::default(),
+                max_tokens_asked: None,
+                max_tokens_used: None,
+                version: <_>::default(),
+                notes: Vec::new(),
+            },
+            messages: raws(messages),
+            tools: raws(tools),
+            trained: true,
+            rewards: <_>::default(),
+        }
+    }
+
+    fn written(turns: Vec<Turn>) -> (String, Rows) {
+        let facts = RolloutFacts {
+            id: RolloutId::generate(),
+            index: 0,
+            group_id: None,
+            task_id: None,
+            harness: None,
+            purpose: "record".to_owned(),
+            reward: None,
+            rewards: <_>::default(),
+            outcome: None,
+            metadata: Map::new(),
+        };
+        let mut out = Vec::new();
+        let rows = Messages.rows(&Material { facts, turns, chosen: &|_| true }, &mut out).unwrap();
+        (String::from_utf8(out).unwrap(), rows)
+    }
+
+    /// Two conversations as unlike as they come. The same file is read by `datasets` and trl in `tests/python`.
+    #[test]
+    fn the_golden_file_is_what_is_written() {
+        let system = json!({"role": "system", "content": "s"});
+        let ask = json!({"role": "user", "content": [{"type": "text", "text": "list "}, {"type": "text", "text": "files"}]});
+        let act = json!({"role": "assistant", "content": null, "reasoning_content": "I look.", "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "sh", "arguments": "{\"command\": \"ls\"}"}}]});
+        let echoed = json!({"role": "assistant", "content": "", "tool_calls": [
+            {"id": "x", "type": "function", "function": {"name": "sh", "arguments": {"command": "ls"}}}]});
+        let saw = json!({"role": "tool", "content": "a.txt", "tool_call_id": "x"});
+        let tools = json!([{"type": "function", "function": {"name": "sh", "parameters": {"type": "object",
+            "properties": {"command": {"type": ["string", "null"], "default": 3}}}}}]);
+        let (plain, _) = written(vec![turn(
+            &json!([{"role": "user", "content": "hi"}]),
+            json!({"role": "assistant", "content": "ho"}),
+            &json!([]),
+        )]);
+        let (tooled, rows) = written(vec![
+            turn(&json!([system, ask]), act.clone(), &tools),
+            turn(&json!([system, ask, echoed, saw]), json!({"role": "assistant", "content": "a.txt"}), &tools),
+        ]);
+        assert_eq!(rows, Rows { written: 1, left_out: Vec::new() });
+        assert_eq!(plain + &tooled, include_str!("../../tests/fixtures/export/messages.jsonl"));
+    }
+
+    #[test]
+    fn a_reply_is_trained_in_one_row_and_foreign_text_in_none() {
+        let (user, shot) = (json!({"role": "user", "content": "a"}), json!({"role": "assistant", "content": "example"}));
+        let say = json!({"role": "assistant", "content": "b"});
+        let branch = |text: &str| {
+            let more = json!({"role": "user", "content": text});
+            turn(&json!([user, shot, user, say, more]), json!({"role": "assistant", "content": text}), &json!([]))
+        };
+        let mut cut = branch("cut");
+        cut.record.status = CallStatus::Cancelled;
+        let mut silent = branch("silent");
+        silent.record.message = Some(Raw::from_value(&json!({"role": "assistant", "content": ""})));
+        let (text, rows) =
+            written(vec![turn(&json!([user, shot, user]), say.clone(), &json!([])), branch("c"), branch("d"), cut, silent]);
+        let masks: Vec<Vec<Option<u64>>> = text
+            .lines()
+            .map(|line| {
+                let row: Value = serde_json::from_str(line).unwrap();
+                row["messages"].as_array().unwrap().iter().map(|message| message["step_loss_mask"].as_u64()).collect()
+            })
+            .collect();
+        assert_eq!(masks, [[None, Some(0), None, Some(1), None, Some(1)], [None, Some(0), None, Some(0), None, Some(1)]]);
+        assert_eq!(rows.left_out.iter().map(|left| left.reason).collect::<Vec<_>>(), [Reason::Undelivered, Reason::NoOutput]);
+        assert!(text.lines().all(|line| check(line).is_ok()));
+    }
+
+    #[test]
+    fn a_row_that_trains_nothing_is_found() {
+        let row = |mask: u8| {
+            json!({"messages": [{"role": "assistant", "content": "", "step_loss_mask": mask}], "tools": "[]"}).to_string()
+        };
+        assert_eq!(check(&row(1)), Ok(()));
+        assert!(check(&row(0)).is_err());
+        assert!(check(&row(1).replace("\"[]\"", "[]")).is_err());
+        assert!(check(&row(1).replace("assistant", "user")).is_err());
+    }
 }

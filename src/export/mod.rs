@@ -7,6 +7,8 @@ mod filter;
 mod load;
 mod messages;
 mod samples;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::conversation::with_reasoning;
 use super::sample::{Parent, SCHEMA, Sample, SampleStatus, Span};
 use super::tree::Tree;
 use super::verdict::{Verdict, cut};
@@ -67,7 +68,7 @@ pub(super) fn samples(
             model: last.record.model.clone(),
             tokenizer_hash: None,
             template_hash: None,
-            messages: last.messages.iter().chain(&last.record.message).cloned().collect::<Vec<Raw>>(),
+            messages: messages(turns, &chain),
             tools: last.tools.clone(),
             images: Vec::new(),
             metadata: rollout.metadata.clone(),
@@ -75,6 +76,15 @@ pub(super) fn samples(
     }
     total(&mut samples);
     samples
+}
+
+/// The conversation up to its last reply, with the reasoning that its tokens have.
+fn messages(turns: &[Turn], chain: &[usize]) -> Vec<Raw> {
+    let Some((last, before)) = chain.split_last() else { return Vec::new() };
+    let replies: Vec<&Raw> = before.iter().filter_map(|turn| turns[*turn].record.message.as_ref()).collect();
+    let mut messages = with_reasoning(&turns[*last].messages, &replies);
+    messages.extend(turns[*last].record.message.clone());
+    messages
 }
 
 fn id(leaf: &Turn) -> String {

@@ -6,8 +6,9 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
 use serde::Deserialize;
-use serde_json::Value;
+
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use super::Turn;
 use crate::call::Raw;
@@ -40,8 +41,7 @@ pub fn parents(turns: &[Turn], counts: &dyn Fn(&Turn) -> bool) -> Vec<Option<usi
 
 /// Gives each message a number that is equal where the messages say the same: role, text, tool names, arguments as JSON values.
 /// Ids, reasoning and the way it is written don't count.
-#[must_use]
-pub fn meaning(message: &Raw) -> u64 {
+fn meaning(message: &Raw) -> u64 {
     let Ok(message) = message.read::<Said>() else { return hash(&message.as_bytes()) };
     let mut hasher = DefaultHasher::new();
     message.role.hash(&mut hasher);
@@ -52,6 +52,35 @@ pub fn meaning(message: &Raw) -> u64 {
         arguments(call.function.arguments, &mut hasher);
     }
     hasher.finish()
+}
+
+/// The field of the assistant's reasoning in samples and data sets.
+pub const REASONING: &str = "reasoning_content";
+
+/// Gives a request's messages with the reasoning that harnesses leave out when they resend a reply: each of the assistant's messages
+/// that says what one of `replies` (in their order) says, and has no reasoning, gets that reply's. Nothing else changes, as tools'
+/// results refer to the ids that the harness gave.
+#[must_use]
+pub fn with_reasoning(messages: &[Raw], replies: &[&Raw]) -> Vec<Raw> {
+    // The next one is the last.
+    let mut waiting: Vec<(u64, &Raw)> = replies.iter().rev().map(|reply| (meaning(reply), *reply)).collect();
+    let kept = messages.iter().map(|message| {
+        let said = meaning(message);
+        let Some(at) = waiting.iter().rposition(|(reply, _)| *reply == said) else { return message.clone() };
+        let reply = waiting[at].1;
+        waiting.truncate(at);
+        let (Ok(mut echo), Ok(reply)) = (message.read::<Map<String, Value>>(), reply.read::<Map<String, Value>>()) else {
+            return message.clone();
+        };
+        match reply.get(REASONING) {
+            Some(reasoning) if !reasoning.is_null() && echo.get(REASONING).is_none_or(Value::is_null) => {
+                echo.insert(REASONING.to_owned(), reasoning.clone());
+                Raw::from_value(&echo)
+            }
+            _ => message.clone(),
+        }
+    });
+    kept.collect()
 }
 
 #[derive(Deserialize)]
@@ -156,6 +185,27 @@ mod tests {
             r#"{"role":"user","content":"ab"}"#,
             r#"{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}"#
         ));
+    }
+
+    #[test]
+    fn reasoning_that_was_not_resent_is_kept() {
+        let raw = |role: &str, text: &str, reasoning: Option<&str>| {
+            let mut message = serde_json::json!({"role": role, "content": text});
+            if let Some(reasoning) = reasoning {
+                message[REASONING] = reasoning.into();
+            }
+            Raw::from_value(&message)
+        };
+        let resent = ["user a", "assistant b", "user c", "assistant b", "assistant other", "assistant own"];
+        let mut messages: Vec<Raw> =
+            resent.iter().filter_map(|said| said.split_once(' ')).map(|(role, text)| raw(role, text, None)).collect();
+        messages[5] = raw("assistant", "own", Some("echoed"));
+        let replies = [raw("assistant", "b", Some("1")), raw("assistant", "b", Some("2")), raw("assistant", "own", Some("3"))];
+        let kept = with_reasoning(&messages, &replies.iter().collect::<Vec<_>>());
+        let mut expected = messages.clone();
+        expected[1] = replies[0].clone();
+        expected[3] = replies[1].clone();
+        assert_eq!(kept, expected);
     }
 
     #[test]

@@ -27,7 +27,7 @@ use crate::call::{CallRecord, Raw};
 use crate::ids::RolloutId;
 
 pub use check::{Broken, check};
-pub use conversation::{meaning, parents};
+pub use conversation::{REASONING, parents, with_reasoning};
 pub use sample::{LeftOut, Parent, Reason, SCHEMA, Sample, SampleStatus, Span};
 pub use tree::{Needs, needs};
 pub use verdict::lost;
