@@ -173,8 +173,7 @@ fn every_way() -> [(&'static str, bool); 4] {
 /// Oddities of a stream that change nothing.
 #[tokio::test]
 async fn odd_streams_are_read_as_they_are_meant() {
-    for fault in
-        [Fault::Bom, Fault::Crlf, Fault::Comments, Fault::NoDone, Fault::FatLast, Fault::EmptyChoices, Fault::ByteByByte]
+    for fault in [Fault::Bom, Fault::Crlf, Fault::Comments, Fault::NoDone, Fault::FatLast, Fault::EmptyChoices, Fault::ByteByByte]
     {
         let (policy, gleaner, _) = start(75, []).await;
         policy.otherwise(Reply::text(TEXT).with(fault.clone()));

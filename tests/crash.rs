@@ -199,7 +199,8 @@ impl SmallDisk {
     fn mount(megabytes: u32) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let size = format!("size={megabytes}m");
-        let mounted = std::process::Command::new("mount").args(["-t", "tmpfs", "-o", &size, "gleaner-test"]).arg(dir.path()).output();
+        let mounted =
+            std::process::Command::new("mount").args(["-t", "tmpfs", "-o", &size, "gleaner-test"]).arg(dir.path()).output();
         mounted.is_ok_and(|output| output.status.success()).then(|| Self(dir))
     }
 
@@ -222,7 +223,10 @@ fn noise(bytes: usize) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_answer_completes_that_a_full_disk_did_not_take() {
     let Some(disk) = SmallDisk::mount(16) else {
-        assert!(std::env::var_os("GLEANER_TEST_NO_MOUNT").is_some(), "needs root to mount a tmpfs; GLEANER_TEST_NO_MOUNT=1 skips");
+        assert!(
+            std::env::var_os("GLEANER_TEST_NO_MOUNT").is_some(),
+            "needs root to mount a tmpfs; GLEANER_TEST_NO_MOUNT=1 skips"
+        );
         return;
     };
     let ballast = disk.path().join("ballast");
@@ -266,7 +270,8 @@ async fn ask_much(gleaner: std::net::SocketAddr, key: String, number: usize) -> 
     let (path, body) = Way::of(number).request(&noise(40_000));
     let mut saw = Saw { call: None, begun: None, complete: false, text: String::new(), tools: Vec::new() };
     let headers = [("x-api-key", key.as_str())];
-    let mut answer = client::send(gleaner, "POST", path, &headers, body.to_string().as_bytes()).await.expect("the server has gone");
+    let mut answer =
+        client::send(gleaner, "POST", path, &headers, body.to_string().as_bytes()).await.expect("the server has gone");
     if answer.status() != 200 {
         assert_eq!(answer.status(), 503, "a full disk is a reason to try again");
         assert!(answer.json().await["error"]["message"].is_string());

@@ -22,10 +22,8 @@ async fn a_client_that_leaves_a_stream_ends_the_request_upstream() {
         let made = gleaner.plain_rollout().await;
         let mut answer = gleaner.call(path, &made.key, &body).await;
         gate.pass(3);
-        until("a piece of text", async || {
-            answer.event().await.unwrap().filter(|event| event.data.contains("one ")).map(|_| ())
-        })
-        .await;
+        until("a piece of text", async || answer.event().await.unwrap().filter(|event| event.data.contains("one ")).map(|_| ()))
+            .await;
         let left = Instant::now();
         drop(answer);
         let noticed = policy.hung_up(0).await - left;

@@ -102,8 +102,7 @@ async fn a_stream_that_could_not_be_recorded_ends_as_an_error() {
 
 #[tokio::test]
 async fn a_whole_body_waits_for_its_record() {
-    for (path, body) in
-        [("/v1/chat/completions", chat::request("hi", false)), ("/v1/responses", responses::request("hi", false))]
+    for (path, body) in [("/v1/chat/completions", chat::request("hi", false)), ("/v1/responses", responses::request("hi", false))]
     {
         let Setting { gleaner, made, lock, policy } = locked(63, Reply::text("held back")).await;
         let bearer = format!("Bearer {}", made.key);

@@ -87,7 +87,9 @@ async fn an_unknown_key_is_refused_even_where_the_server_is_open() {
     let unknown = "glr_00000000000000000000000000000000";
     let bearer = format!("Bearer {unknown}");
     let path = format!("/rollouts/{unknown}{PATH}");
-    for (path, headers) in [(PATH, vec![("authorization", bearer.as_str())]), (PATH, vec![("x-api-key", unknown)]), (&path, vec![])] {
+    for (path, headers) in
+        [(PATH, vec![("authorization", bearer.as_str())]), (PATH, vec![("x-api-key", unknown)]), (&path, vec![])]
+    {
         let (status, body) = post(&gleaner, path, &headers).await;
         assert_eq!(status, 401, "{path} {headers:?}: {body}");
     }
@@ -217,7 +219,8 @@ async fn the_open_api_refuses_other_sites() {
 #[tokio::test]
 async fn a_key_is_checked_before_the_body_is_read() {
     let (_policy, gleaner) = start().await;
-    let headers = [("x-api-key", "glr_00000000000000000000000000000000"), ("expect", "100-continue"), ("content-length", "1000000")];
+    let headers =
+        [("x-api-key", "glr_00000000000000000000000000000000"), ("expect", "100-continue"), ("content-length", "1000000")];
     let head_only = until("an answer to a head", async || {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let mut stream = tokio::net::TcpStream::connect(gleaner.addr).await.ok()?;

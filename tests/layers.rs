@@ -70,7 +70,8 @@ fn every_outside_crate_stays_at_home() {
     for file in sources() {
         for (line, path) in file.paths() {
             let first = path.split("::").next().unwrap_or_default();
-            let homes = if first == "zstd" { Some(ZSTD) } else { HOMES.iter().find(|(name, _)| *name == first).map(|(_, homes)| *homes) };
+            let homes =
+                if first == "zstd" { Some(ZSTD) } else { HOMES.iter().find(|(name, _)| *name == first).map(|(_, homes)| *homes) };
             if homes.is_some_and(|homes| !homes.contains(&file.module.as_str())) {
                 writeln!(faults, "{}:{line}: {first} is at home in {homes:?} only ({path})", file.path.display()).unwrap();
             }
@@ -97,7 +98,8 @@ fn every_module_has_its_layer_and_no_file_is_too_long() {
     let mut faults = String::new();
     for file in sources() {
         if layer(&file.module).is_none() {
-            writeln!(faults, "{}: {} has no layer: give it one here and in ARCHITECTURE.md", file.path.display(), file.module).unwrap();
+            writeln!(faults, "{}: {} has no layer: give it one here and in ARCHITECTURE.md", file.path.display(), file.module)
+                .unwrap();
         }
         let name = file.path.file_stem().unwrap().to_string_lossy().into_owned();
         if ["utils", "util", "helpers", "common", "types", "misc"].contains(&name.as_str()) {
@@ -164,7 +166,8 @@ fn sources() -> Vec<Source> {
 
 impl Source {
     fn parse(path: PathBuf, text: &str) -> Self {
-        let mut place: Vec<String> = path.components().skip(1).map(|part| part.as_os_str().to_string_lossy().into_owned()).collect();
+        let mut place: Vec<String> =
+            path.components().skip(1).map(|part| part.as_os_str().to_string_lossy().into_owned()).collect();
         let last = place.pop().unwrap();
         let stem = last.trim_end_matches(".rs");
         if stem != "mod" {

@@ -75,7 +75,8 @@ async fn usage_comes_last_where_it_was_asked_for() {
 
 #[tokio::test]
 async fn reasoning_keeps_its_place() {
-    for (stream, field) in [(true, "reasoning"), (false, "reasoning"), (true, "reasoning_content"), (false, "reasoning_content")] {
+    for (stream, field) in [(true, "reasoning"), (false, "reasoning"), (true, "reasoning_content"), (false, "reasoning_content")]
+    {
         let reply = Reply::text("the answer").thinking("first this, then that");
         let reply = Reply { reasoning_field: Some(field.to_owned()), ..reply };
         let called = call(13, reply, &request("think", stream)).await;
@@ -108,7 +109,8 @@ async fn parallel_tool_calls_stay_apart() {
 
 #[tokio::test]
 async fn a_conversation_is_one_sample() {
-    let policy = ScriptedPolicy::start(15, [Reply::tools(&[("ls", "{\"path\":\"/\"}")]), Reply::text("there are two files")]).await;
+    let policy =
+        ScriptedPolicy::start(15, [Reply::tools(&[("ls", "{\"path\":\"/\"}")]), Reply::text("there are two files")]).await;
     let gleaner = Gleaner::start(policy.url()).await;
     let rollout = gleaner.rollout(json!({"task_id": "two-turns"})).await;
     let mut body = request("what is there?", true);
@@ -180,7 +182,10 @@ async fn sampling_is_pinned_and_both_are_recorded() {
     let upstream = policy.last().body;
     assert_eq!((&upstream["temperature"], &upstream["top_p"]), (&json!(1.0), &json!(1.0)));
     let record = gleaner.record(&answer.call_id()).await;
-    assert_eq!((&record.0["sampling_asked"]["temperature"], &record.0["sampling_used"]["temperature"]), (&json!(0.25), &json!(1.0)));
+    assert_eq!(
+        (&record.0["sampling_asked"]["temperature"], &record.0["sampling_used"]["temperature"]),
+        (&json!(0.25), &json!(1.0))
+    );
 }
 
 #[tokio::test]

@@ -26,7 +26,10 @@ async fn exact(seed: u64, reply: Reply, body: &Value) -> (Seen, Value) {
     assert!(client.complete(), "{client:?}");
     let (record, seen) = (gleaner.record(&id).await, policy.last());
     assert_eq!((record.status(), record.level()), ("done", "full"), "{record:?}");
-    assert_eq!((record.prompt_ids(), record.completion_ids(), record.logprobs()), (seen.prompt_ids.clone(), seen.ids(), seen.logprobs()));
+    assert_eq!(
+        (record.prompt_ids(), record.completion_ids(), record.logprobs()),
+        (seen.prompt_ids.clone(), seen.ids(), seen.logprobs())
+    );
     let usage = &client.response["usage"];
     assert_eq!(usage["input_tokens"], seen.prompt_ids.len());
     assert_eq!(usage["output_tokens"], seen.tokens.len());
@@ -55,9 +58,8 @@ async fn parallel_calls_are_items_of_their_own() {
         body["tools"] = json!([{"type": "function", "name": "ls", "parameters": {"type": "object"}},
                                {"type": "function", "name": "cat", "parameters": {"type": "object"}}]);
         let (client, upstream) = exact(32, Reply { interleave, ..reply }, &body).await;
-        let call = |at: usize, name: &str, arguments: &str| {
-            (format!("chatcmpl-tool-0-{at}"), name.to_owned(), arguments.to_owned())
-        };
+        let call =
+            |at: usize, name: &str, arguments: &str| (format!("chatcmpl-tool-0-{at}"), name.to_owned(), arguments.to_owned());
         assert_eq!(client.calls(), [call(0, "ls", r#"{"path": "/tmp"}"#), call(1, "cat", r#"{"file": "x, y"}"#)]);
         assert_eq!(upstream["tools"][0]["function"]["name"], "ls");
     }
@@ -114,9 +116,7 @@ async fn a_codex_conversation_is_one_sample() {
     let call = Reply::tools(&[("exec_command", r#"{"cmd": "echo hi"}"#)]).thinking("I should run it");
     let (policy, gleaner) = start(36, [call, Reply::text("It said hi.")]).await;
     let rollout = gleaner.rollout(json!({"harness": "codex", "group_id": "g1", "group_size": 1})).await;
-    let developer = |id: &str, text: &str| {
-        json!({"type": "message", "id": id, "role": "developer", "content": [{"type": "input_text", "text": text}]})
-    };
+    let developer = |id: &str, text: &str| json!({"type": "message", "id": id, "role": "developer", "content": [{"type": "input_text", "text": text}]});
     let user = json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "run it"}]});
     let mut body = json!({
         "model": "mock-model", "stream": true, "store": false, "include": ["reasoning.encrypted_content"],

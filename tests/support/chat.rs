@@ -75,11 +75,7 @@ impl Reply {
         assert_eq!(message["role"], "assistant");
         let tools = message["tool_calls"].as_array().into_iter().flatten().map(|call| {
             let text = |value: &Value| value.as_str().unwrap().to_owned();
-            Tool {
-                id: text(&call["id"]),
-                name: text(&call["function"]["name"]),
-                arguments: text(&call["function"]["arguments"]),
-            }
+            Tool { id: text(&call["id"]), name: text(&call["function"]["name"]), arguments: text(&call["function"]["arguments"]) }
         });
         Self {
             text: message["content"].as_str().unwrap_or_default().to_owned(),
@@ -139,7 +135,11 @@ impl Reply {
             let new = !tools.contains_key(&index);
             assert!(!new || index == tools.len() as u64, "an index was passed over: {call}");
             for (name, value) in [("id", call.get("id")), ("type", call.get("type")), ("name", call["function"].get("name"))] {
-                assert_eq!(value.is_some_and(|value| !value.is_null()), new, "{name} belongs into a call's first delta only: {call}");
+                assert_eq!(
+                    value.is_some_and(|value| !value.is_null()),
+                    new,
+                    "{name} belongs into a call's first delta only: {call}"
+                );
             }
             let tool = tools.entry(index).or_default();
             tool.id.push_str(call["id"].as_str().unwrap_or_default());

@@ -76,16 +76,18 @@ impl Start {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).kill_on_drop(true).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let line = within("gleaner's start", lines.next_line()).await.unwrap();
-        let addr = line.as_deref().and_then(|line| line.strip_prefix("listening on http://")).unwrap_or_else(|| {
-            panic!("gleaner said {line:?} instead of where it listens; its log: {}", read(&log_path))
-        });
+        let addr = line
+            .as_deref()
+            .and_then(|line| line.strip_prefix("listening on http://"))
+            .unwrap_or_else(|| panic!("gleaner said {line:?} instead of where it listens; its log: {}", read(&log_path)));
         Gleaner { addr: addr.trim().parse().unwrap(), dir, database, child }
     }
 }
 
 fn binary() -> PathBuf {
     // Set by cargo for integration tests and benches; an example that needs the binary says where it is.
-    option_env!("CARGO_BIN_EXE_gleaner").map_or_else(|| std::env::var_os("GLEANER_BIN").expect("GLEANER_BIN").into(), PathBuf::from)
+    option_env!("CARGO_BIN_EXE_gleaner")
+        .map_or_else(|| std::env::var_os("GLEANER_BIN").expect("GLEANER_BIN").into(), PathBuf::from)
 }
 
 fn read(path: &Path) -> String {
@@ -184,7 +186,8 @@ impl Gleaner {
 
     /// The one call of a rollout, once it has ended.
     pub async fn only_call(&self, rollout: &str) -> Record {
-        let calls = until("a call in the store", async || Some(self.calls(rollout).await).filter(|calls| !calls.is_empty())).await;
+        let calls =
+            until("a call in the store", async || Some(self.calls(rollout).await).filter(|calls| !calls.is_empty())).await;
         assert_eq!(calls.len(), 1, "more calls than one: {calls:#?}");
         self.record(calls[0].id()).await
     }

@@ -59,13 +59,19 @@ pub enum Fault {
     /// The head comes and then nothing.
     CutBeforeBody,
     /// So many events come, then the connection closes. A whole body is cut in its middle.
-    CutAfter { events: usize },
+    CutAfter {
+        events: usize,
+    },
     /// Nothing comes, ever.
     StallBefore,
     /// So many events come, then nothing.
-    StallAfter { events: usize },
+    StallAfter {
+        events: usize,
+    },
     /// One event's text is so long.
-    LongLine { bytes: usize },
+    LongLine {
+        bytes: usize,
+    },
     /// A byte-order mark comes first.
     Bom,
     /// The second piece of text has a byte that is not UTF-8.
@@ -81,7 +87,9 @@ pub enum Fault {
     /// Events without choices stand between the others.
     EmptyChoices,
     /// So many events come, then one with an error.
-    ErrorEvent { events: usize },
+    ErrorEvent {
+        events: usize,
+    },
     /// Each byte of the stream comes in a write of its own.
     ByteByByte,
 }

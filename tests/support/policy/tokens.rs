@@ -118,7 +118,10 @@ impl Spoken {
     fn of_message(message: &Value) -> Self {
         let calls = message["tool_calls"].as_array().into_iter().flatten().map(|call| {
             let function = &call["function"];
-            (function["name"].as_str().unwrap_or_default().to_owned(), meaning(function["arguments"].as_str().unwrap_or_default()))
+            (
+                function["name"].as_str().unwrap_or_default().to_owned(),
+                meaning(function["arguments"].as_str().unwrap_or_default()),
+            )
         });
         Self { text: content(&message["content"]), calls: calls.collect() }
     }
