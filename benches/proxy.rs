@@ -109,9 +109,7 @@ fn measure(target: &str, scenario: &Scenario, policy: SocketAddr, quick: bool) -
         "direct" => load::run(scenario, policy, None, quick),
         "nginx" => {
             let nginx = Nginx::start(policy);
-            let mut load = load::run(scenario, nginx.addr, None, quick);
-            load.resident_kb = target::resident_kb(nginx.pid());
-            load
+            load::run(scenario, nginx.addr, None, quick)
         }
         "gleaner" => {
             let gleaner = Gleaner::start(policy);

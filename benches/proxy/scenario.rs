@@ -72,12 +72,12 @@ impl Scenario {
         .into_bytes()
     }
 
-    /// Warm-up and measured time. A paced stream needs more than one of its own lengths.
+    /// Warm-up and measured time. A paced stream is as long as it is, warm or not.
     pub fn times(&self, direct: bool, quick: bool) -> (Duration, Duration) {
         let millis = Duration::from_millis;
         match (self.pace_ms > 0, direct, quick) {
             (true, _, true) => (millis(0), millis(100)),
-            (true, _, false) => (millis(200), millis(3_000)),
+            (true, _, false) => (millis(0), millis(3_000)),
             (false, _, true) => (millis(100), millis(200)),
             (false, true, false) => (millis(400), millis(1_100)),
             (false, false, false) => (millis(400), millis(1_800)),

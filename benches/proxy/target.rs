@@ -118,10 +118,6 @@ impl Nginx {
         }
         Self { addr, child, _dir: dir }
     }
-
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
 }
 
 impl Drop for Nginx {
