@@ -1,0 +1,116 @@
+//! The scripted server itself: what the other tests lean on must hold.
+
+mod support;
+
+use serde_json::{Value, json};
+use support::client::{get, post};
+use support::policy::{Fault, Reply, ScriptedPolicy};
+
+const PATH: &str = "/v1/chat/completions";
+
+fn request(messages: &Value, stream: bool) -> Value {
+    json!({"model": "m", "messages": messages, "stream": stream, "return_token_ids": true, "logprobs": true,
+           "stream_options": {"include_usage": true}})
+}
+
+/// Ids and log-probabilities as a reader of the stream finds them.
+async fn streamed(policy: &ScriptedPolicy, body: &Value) -> (Vec<u32>, Vec<u32>, Vec<f64>, u64) {
+    let (events, whole) = post(policy.addr, PATH, &[], body).await.events().await;
+    assert!(whole);
+    let (mut prompt, mut ids, mut logprobs, mut count) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    for (_, event) in events.iter().filter(|(_, event)| event.data != "[DONE]") {
+        let chunk: Value = serde_json::from_str(&event.data).unwrap();
+        let list = |value: &Value| value.as_array().into_iter().flatten().cloned().collect::<Vec<_>>();
+        prompt.extend(list(&chunk["prompt_token_ids"]).iter().map(|id| u32::try_from(id.as_u64().unwrap()).unwrap()));
+        let choice = &chunk["choices"][0];
+        ids.extend(list(&choice["token_ids"]).iter().map(|id| u32::try_from(id.as_u64().unwrap()).unwrap()));
+        logprobs.extend(list(&choice["logprobs"]["content"]).iter().map(|entry| entry["logprob"].as_f64().unwrap()));
+        count = chunk["usage"]["completion_tokens"].as_u64().unwrap_or(count);
+    }
+    (prompt, ids, logprobs, count)
+}
+
+#[tokio::test]
+async fn streams_and_bodies_carry_what_was_sampled() {
+    let reply =
+        Reply { tool_calls: Reply::tools(&[("ls", "{\"a\": 1}")]).tool_calls, ..Reply::text("one two").thinking("so so") };
+    for fault in [None, Some(Fault::FatLast), Some(Fault::Crlf), Some(Fault::Comments), Some(Fault::EmptyChoices)] {
+        let crlf = matches!(fault, Some(Fault::Crlf));
+        let policy = ScriptedPolicy::start(1, [Reply { fault, ..reply.clone() }]).await;
+        let body = request(&json!([{"role": "user", "content": "hi"}]), true);
+        if crlf {
+            // The reader of the tests is for our own streams, which have no CR.
+            let bytes = post(policy.addr, PATH, &[], &body).await.bytes().await.unwrap();
+            assert!(bytes.windows(4).any(|four| four == b"\r\n\r\n") && !bytes.windows(2).any(|two| two == b"\n\n"));
+            continue;
+        }
+        let (prompt, ids, logprobs, count) = streamed(&policy, &body).await;
+        let seen = policy.last();
+        assert_eq!((prompt, ids, logprobs), (seen.prompt_ids.clone(), seen.ids(), seen.logprobs()));
+        assert_eq!(count, seen.tokens.len() as u64);
+    }
+    let policy = ScriptedPolicy::start(1, [reply]).await;
+    let body = request(&json!([{"role": "user", "content": "hi"}]), false);
+    let whole = post(policy.addr, PATH, &[], &body).await.json().await;
+    let choice = &whole["choices"][0];
+    assert_eq!(choice["token_ids"], json!(policy.last().ids()));
+    assert_eq!(choice["message"]["content"], "one two");
+    assert_eq!(choice["message"]["reasoning"], "so so");
+    assert_eq!(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"a\": 1}");
+    assert_eq!(get(policy.addr, "/__sampled", &[]).await.json().await["calls"][0]["ids"], choice["token_ids"]);
+}
+
+#[tokio::test]
+async fn the_next_prompt_extends_the_last_reply() {
+    let policy = ScriptedPolicy::start(2, [Reply::text("first"), Reply::tools(&[("ls", "{\"a\":1}")]), Reply::text("end")]).await;
+    let mut messages = json!([{"role": "user", "content": "hi"}]);
+    for turn in 0..3 {
+        post(policy.addr, PATH, &[], &request(&messages, false)).await.json().await;
+        let next = match turn {
+            0 => json!({"role": "assistant", "content": "first"}),
+            // Written anew, as harnesses do.
+            _ => json!({"role": "assistant", "content": null, "tool_calls": [
+                {"id": "x", "type": "function", "function": {"name": "ls", "arguments": "{ \"a\" : 1 }"}}]}),
+        };
+        messages.as_array_mut().unwrap().extend([next, json!({"role": "user", "content": "and then?"})]);
+    }
+    let seen = policy.seen();
+    for pair in seen.windows(2) {
+        let whole: Vec<u32> = pair[0].prompt_ids.iter().copied().chain(pair[0].ids()).collect();
+        assert!(pair[1].prompt_ids.starts_with(&whole));
+    }
+    let changed = json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "other"}]);
+    post(policy.addr, PATH, &[], &request(&changed, false)).await.json().await;
+    assert!(!policy.last().prompt_ids.starts_with(&[seen[0].prompt_ids.clone(), seen[0].ids()].concat()));
+}
+
+#[tokio::test]
+async fn a_hang_up_is_noticed_at_once() {
+    let policy = ScriptedPolicy::start(3, [Reply::text("late").with(Fault::StallAfter { events: 1 })]).await;
+    let mut answer = post(policy.addr, PATH, &[], &request(&json!([]), true)).await;
+    answer.event().await.unwrap().unwrap();
+    drop(answer);
+    policy.hung_up(0).await;
+    assert!(!policy.last().finished);
+}
+
+#[tokio::test]
+async fn faults_are_what_they_say() {
+    let policy = ScriptedPolicy::start(4, []).await;
+    policy.then(Reply::text("a b c").with(Fault::BadUtf8));
+    let bytes = post(policy.addr, PATH, &[], &request(&json!([]), true)).await.bytes().await.unwrap();
+    assert_eq!(bytes.iter().filter(|byte| **byte == 0xff).count(), 1);
+    policy.then(Reply::text("a b c").with(Fault::LongLine { bytes: 9 << 20 }));
+    let bytes = post(policy.addr, PATH, &[], &request(&json!([]), true)).await.bytes().await.unwrap();
+    assert!(bytes.len() > 9 << 20);
+    policy.then(Reply::text("a b c").with(Fault::CutAfter { events: 2 }));
+    assert!(!post(policy.addr, PATH, &[], &request(&json!([]), true)).await.events().await.1);
+    policy.then(Reply::text("a b c").with(Fault::CutAfter { events: 2 }));
+    assert!(post(policy.addr, PATH, &[], &request(&json!([]), false)).await.bytes().await.is_err());
+    policy.then(Reply::text("").with(Fault::CutBeforeHead));
+    let sent = support::client::send(policy.addr, "POST", PATH, &[], b"{}").await;
+    assert!(sent.is_err());
+    policy.then(Reply::text("a b").with(Fault::NoFinish));
+    let (events, whole) = post(policy.addr, PATH, &[], &request(&json!([]), true)).await.events().await;
+    assert!(whole && events.iter().all(|(_, event)| event.data != "[DONE]" && !event.data.contains("\"stop\"")));
+}
