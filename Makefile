@@ -1,0 +1,34 @@
+# What there is to do; `make` alone builds.
+.PHONY: build demo test test-all lint bench setup clean
+
+build:
+	cargo build
+
+# A real harness in a container against a real model server, recorded, shown, exported.
+demo:
+	@scripts/demo
+
+# Everything that .ci/run runs: format, lints, Rust tests, Python tests; with Docker and llama.cpp.
+test: lint setup
+	cargo test
+	GLEANER_BIN=$(CURDIR)/target/debug/gleaner target/venv/bin/python -m pytest -q tests/python
+
+# The tests that take long beside them.
+test-all: test
+	cargo test -- --ignored
+
+lint:
+	@scripts/setup build
+	cargo fmt --check
+	cargo clippy --all-targets -- -D warnings
+
+# Against a mock policy server, direct and through Gleaner; prints a table and keeps JSON.
+bench:
+	cargo bench --bench proxy
+
+setup:
+	@scripts/setup-test
+
+# Leaves the harnesses' payloads, which stand outside the tree.
+clean:
+	cargo clean
