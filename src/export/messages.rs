@@ -158,7 +158,7 @@ mod tests {
     use crate::ids::{CallId, RolloutId};
     use crate::trajectory::RolloutFacts;
 
-    fn turn(messages: &Value, reply: Value, tools: &Value) -> Turn {
+    fn turn(messages: &Value, reply: &Value, tools: &Value) -> Turn {
         let raws = |list: &Value| list.as_array().unwrap().iter().map(Raw::from_value).collect();
         Turn {
             record: CallRecord {
@@ -174,7 +174,7 @@ mod tests {
                 ended_at: None,
                 first_event_at: None,
                 failure: None,
-                message: Some(Raw::from_value(&reply)),
+                message: Some(Raw::from_value(reply)),
                 finish: None,
                 usage: None,
                 capture: Capture::default(),
@@ -224,12 +224,12 @@ mod tests {
             "properties": {"command": {"type": ["string", "null"], "default": 3}}}}}]);
         let (plain, _) = written(vec![turn(
             &json!([{"role": "user", "content": "hi"}]),
-            json!({"role": "assistant", "content": "ho"}),
+            &json!({"role": "assistant", "content": "ho"}),
             &json!([]),
         )]);
         let (tooled, rows) = written(vec![
-            turn(&json!([system, ask]), act.clone(), &tools),
-            turn(&json!([system, ask, echoed, saw]), json!({"role": "assistant", "content": "a.txt"}), &tools),
+            turn(&json!([system, ask]), &act, &tools),
+            turn(&json!([system, ask, echoed, saw]), &json!({"role": "assistant", "content": "a.txt"}), &tools),
         ]);
         assert_eq!(rows, Rows { written: 1, left_out: Vec::new() });
         assert_eq!(plain + &tooled, include_str!("../../tests/fixtures/export/messages.jsonl"));
@@ -241,14 +241,14 @@ mod tests {
         let say = json!({"role": "assistant", "content": "b"});
         let branch = |text: &str| {
             let more = json!({"role": "user", "content": text});
-            turn(&json!([user, shot, user, say, more]), json!({"role": "assistant", "content": text}), &json!([]))
+            turn(&json!([user, shot, user, say, more]), &json!({"role": "assistant", "content": text}), &json!([]))
         };
         let mut cut = branch("cut");
         cut.record.status = CallStatus::Cancelled;
         let mut silent = branch("silent");
         silent.record.message = Some(Raw::from_value(&json!({"role": "assistant", "content": ""})));
         let (text, rows) =
-            written(vec![turn(&json!([user, shot, user]), say.clone(), &json!([])), branch("c"), branch("d"), cut, silent]);
+            written(vec![turn(&json!([user, shot, user]), &say, &json!([])), branch("c"), branch("d"), cut, silent]);
         let masks: Vec<Vec<Option<u64>>> = text
             .lines()
             .map(|line| {

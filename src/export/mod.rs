@@ -89,7 +89,7 @@ pub enum ExportError {
     UnknownRollout(RolloutId),
     #[error("{path} can't be written in this version: {why}")]
     Ending { path: PathBuf, why: &'static str },
-    #[error("could not {doing} {path}: {error}; nothing was left there")]
+    #[error("could not {doing} {path}: {error}; no new file is there, make room or give --out another path")]
     File { doing: &'static str, path: PathBuf, error: std::io::Error },
     #[error("line {line} of what was written breaks an invariant: {what}; nothing was kept")]
     Check { line: usize, what: String },

@@ -1,5 +1,6 @@
 //! `samples`: tokens, masks and log-probabilities, one sample a line.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -31,12 +32,16 @@ impl Format for Samples {
 
     fn check(&self, path: &Path) -> Result<(), ExportError> {
         let mut rollout: Vec<Sample> = Vec::new();
-        let mut done = std::collections::HashSet::new();
+        let mut done = HashSet::new();
+        let mut last = 0;
         each_line(path, |line, text| {
             let failed = |what: String| ExportError::Check { line, what };
+            last = line;
             let sample: Sample = serde_json::from_str(text).map_err(|error| failed(error.to_string()))?;
             if rollout.first().is_some_and(|first| first.rollout_id != sample.rollout_id) {
-                trajectory::check(&rollout).map_err(|broken| failed(broken.to_string()))?;
+                // Only now is it known that the one before was the rollout's last.
+                let before = |broken: Broken| ExportError::Check { line: line - 1, what: broken.to_string() };
+                trajectory::check(&rollout).map_err(before)?;
                 rollout.clear();
             }
             if rollout.is_empty() && !done.insert(sample.rollout_id) {
@@ -45,7 +50,7 @@ impl Format for Samples {
             rollout.push(sample);
             Ok(())
         })?;
-        trajectory::check(&rollout).map_err(|broken| ExportError::Check { line: done.len(), what: broken.to_string() })
+        trajectory::check(&rollout).map_err(|broken| ExportError::Check { line: last, what: broken.to_string() })
     }
 }
 

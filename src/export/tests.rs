@@ -143,6 +143,11 @@ async fn exported(store: &Memory, format: &str, filter: &Filter, out: &Path) -> 
     export(named(format).unwrap(), store, filter, &|policy| policy == "default", out, true, &|_| {}).await
 }
 
+/// The API's handlers may move between threads, so what they wait for may too.
+fn movable<T: Send>(future: T) -> T {
+    future
+}
+
 fn rows(path: &Path) -> Vec<Value> {
     std::fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -180,7 +185,7 @@ async fn samples_are_one_line_each_and_hold_their_invariants() {
     assert_eq!(row["messages"][3], json!({"role": "assistant", "content": "e"}));
     assert_eq!(names(folder.path()), ["s.jsonl"]);
 
-    let built = build(&store, &store.rollouts[0], &|_| true).await.unwrap();
+    let built = movable(build(&store, &store.rollouts[0], &|_| true)).await.unwrap();
     assert_eq!(serde_json::to_value(&built.samples).unwrap(), json!([row]));
     assert_eq!(built.left_out[0].call_id, failed);
 }

@@ -296,11 +296,13 @@ fn a_filtered_call_is_context_and_named() {
     assert_eq!(reasons(&built), [(1, Reason::Filtered)]);
 }
 
+type Tamper<'a> = &'a dyn Fn(&mut Vec<Sample>);
+
 #[test]
 fn a_sample_that_was_tampered_with_is_found() {
     let samples = built(&[turn(1, &[1], &[2, 3]), turn(2, &[1, 2, 3, 4], &[5]), turn(3, &[1, 9], &[8])]).samples;
     assert_eq!(check(&samples), Ok(()));
-    let tamperings: [&dyn Fn(&mut Vec<Sample>); 12] = [
+    let tamperings: [Tamper<'_>; 12] = [
         &|s| s[0].schema.clear(),
         &|s| s[0].loss_mask[0] = 1,
         &|s| s[0].loss_mask[1] = 0,

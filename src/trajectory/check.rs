@@ -64,7 +64,7 @@ fn alone(sample: &Sample) -> Result<(), String> {
         return Err("prompt_length is not the index of the first trained token".to_owned());
     }
     let mut outside = 0;
-    for Span { start, end, constrained, call_id, .. } in sample.spans.iter() {
+    for Span { start, end, constrained, call_id, .. } in &sample.spans {
         if *start < outside || end <= start || *end > len {
             return Err(format!("the span of call {call_id} is empty, outside the sequence, or not after the one before it"));
         }

@@ -154,7 +154,9 @@ fn value_meaning(value: &Value, hasher: &mut impl Hasher) {
         }
         Value::Array(items) => {
             b'['.hash(hasher);
-            items.iter().for_each(|item| value_meaning(item, hasher));
+            for item in items {
+                value_meaning(item, hasher);
+            }
             b']'.hash(hasher);
         }
         leaf => leaf.to_string().hash(hasher),

@@ -78,5 +78,5 @@ def test_trl_trains_on_it(tmp_path, tokenizer):
     tooled = trainer.train_dataset[1]
     seen = tokenizer.decode(tooled["input_ids"])
     assert seen.startswith("<tools> sh </tools>") and "<think> I look. </think>" in seen
-    trained = [token for token, mask in zip(tooled["input_ids"], tooled["assistant_masks"]) if mask]
+    trained = [label for label in tooled["labels"] if label != -100]
     assert tokenizer.decode(trained).endswith("a.txt <end>")
