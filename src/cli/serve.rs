@@ -49,11 +49,9 @@ pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, args: Args) -> R
     Ok(ExitCode::SUCCESS)
 }
 
+/// Asks a policy what it is, which the policy itself logs.
 async fn say_what_it_is(policy: Arc<dyn Policy>) {
-    match policy.ready().await {
-        Ok(()) => tracing::info!(policy = policy.name(), "found {}", policy.describe()),
-        Err(failure) => {
-            tracing::warn!(policy = policy.name(), "does not answer yet, and is asked again when a call needs it: {failure}")
-        }
+    if let Err(failure) = policy.ready().await {
+        tracing::warn!(policy = policy.name(), "does not answer yet, and is asked again when a call needs it: {failure}");
     }
 }

@@ -128,12 +128,13 @@ impl Store for Memory {
 struct MemoryWriter(Arc<Mutex<Kept>>);
 
 impl Writer for MemoryWriter {
-    fn apply(&mut self, batch: &[Write]) -> Result<(), StoreError> {
+    fn apply(&mut self, batch: &[Write]) -> Vec<Result<(), StoreError>> {
         let mut kept = self.0.lock().unwrap();
-        for write in batch {
+        let apply = |write| {
             kept.apply(write);
-        }
-        Ok(())
+            Ok(())
+        };
+        batch.iter().map(apply).collect()
     }
 
     fn idle(&mut self) {}
