@@ -73,26 +73,21 @@ async fn nothing_answers_but_the_model_endpoint() {
     let token = uuid::Uuid::new_v4().simple().to_string();
     let everywhere = greet(TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap());
     let loopback = greet(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
-    let echo = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
-    let udp = echo.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        while let Ok((_, from)) = echo.recv_from(&mut [0; 16]) {
-            let _ = echo.send_to(b"!", from);
-        }
-    });
     let hidden = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&token).unwrap()).unwrap();
     std::thread::spawn(move || while hidden.accept().is_ok_and(|(mut stream, _)| stream.write_all(b"!").is_ok()) {});
     let peer = Bridged::start(&engine, &["python3", "-c", PEER]).await;
     let other = Sandbox::start(&engine, &["sleep", "1000"], Options::default()).await;
 
     let hosts = host_addresses();
+    let echoes: Vec<String> =
+        hosts.iter().chain([&Ipv4Addr::LOCALHOST]).map(|&host| format!("udp {host} {}", echo(host))).collect();
     assert!(!hosts.is_empty(), "this machine has no address but its loopback: nothing to try");
     let mut reachable: Vec<String> = hosts.iter().map(|host| format!("tcp {host} {everywhere}")).collect();
-    reachable.extend(hosts.iter().map(|host| format!("udp {host} {udp}")));
+    reachable.extend(echoes[..hosts.len()].iter().cloned());
     reachable.push(format!("tcp {} 9000", peer.address));
     let mut unreachable = reachable.clone();
     unreachable.extend(hosts.iter().chain([&Ipv4Addr::LOCALHOST]).map(|host| format!("tcp {host} {loopback}")));
-    unreachable.extend([format!("tcp 127.0.0.1 {everywhere}"), format!("udp 127.0.0.1 {udp}"), format!("unix @{token}")]);
+    unreachable.extend([format!("tcp 127.0.0.1 {everywhere}"), echoes[hosts.len()].clone(), format!("unix @{token}")]);
     unreachable.extend([
         "unix /var/run/docker.sock".into(),
         "unix /run/docker.sock".into(),
@@ -171,6 +166,18 @@ fn greet(listener: TcpListener) -> u16 {
     port
 }
 
+/// Sends a byte back to everybody; gives the port.
+fn echo(host: Ipv4Addr) -> u16 {
+    let socket = UdpSocket::bind((host, 0)).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        while let Ok((_, from)) = socket.recv_from(&mut [0; 16]) {
+            let _ = socket.send_to(b"!", from);
+        }
+    });
+    port
+}
+
 /// This machine's own IPv4 addresses but the loopback's, as its routing table has them; the bridge's gateway is one.
 fn host_addresses() -> Vec<Ipv4Addr> {
     let table = std::fs::read_to_string("/proc/net/fib_trie").unwrap();
@@ -213,7 +220,7 @@ impl Bridged {
         let one = Self { api, id, address };
         timeout(LONG, async {
             while one.logs().await.is_empty() {
-                tokio::time::sleep(Duration::from_millis(20)).await
+                tokio::time::sleep(Duration::from_millis(20)).await;
             }
         })
         .await

@@ -89,7 +89,9 @@ impl Sandbox {
         }
         let (stream, _) = match timeout(LONG, control.accept()).await {
             Ok(stream) => stream.unwrap(),
-            Err(_) => panic!("the init did not connect; it printed {:?}", engine.logs(&id).await),
+            Err(tokio::time::error::Elapsed { .. }) => {
+                panic!("the init did not connect; it printed {:?}", engine.logs(&id).await)
+            }
         };
         // One connection, before the harness runs, and no way to make another.
         std::fs::remove_file(sockets.path().join("control.sock")).unwrap();
