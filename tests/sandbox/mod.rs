@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 /// Nothing here takes so long; a test that waits longer has failed.
-pub const LONG: Duration = Duration::from_secs(60);
+pub const LONG: Duration = Duration::from_mins(1);
 pub const HELPER: &str = "/opt/gleaner/init";
 /// Over all tests of a program: the engine starts sandboxes one by one.
 static STARTS: Semaphore = Semaphore::const_new(4);
