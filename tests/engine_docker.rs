@@ -271,6 +271,25 @@ async fn out_of_memory_is_seen() {
     engine.remove(&id).await.unwrap();
 }
 
+/// A root file system in a tar file becomes an image; our helper is all that it needs.
+#[tokio::test]
+async fn a_root_file_system_becomes_an_image() {
+    let engine = engine().await;
+    let folder = tempfile::tempdir().unwrap();
+    let mut builder = tar::Builder::new(std::fs::File::create(folder.path().join("root.tar")).unwrap());
+    builder.append_path_with_name(gleaner::harness::helper::install(folder.path()).unwrap(), "init").unwrap();
+    builder.into_inner().unwrap();
+    let name = format!("gleaner-test:{}", uuid::Uuid::new_v4().simple());
+    engine.import(&name, &folder.path().join("root.tar"), &[("A", "b"), ("C", "d")]).await.unwrap();
+    let facts = engine.image(&name).await.unwrap().unwrap();
+    let env = vec![("A".to_owned(), "b".to_owned()), ("C".to_owned(), "d".to_owned())];
+    assert_eq!((facts.workdir, facts.env), (None, env));
+    let api = bollard::Docker::connect_with_defaults().unwrap().negotiate_version().await.unwrap();
+    api.remove_image(&name, None::<bollard::query_parameters::RemoveImageOptions>, None).await.unwrap();
+    assert!(engine.image(&name).await.unwrap().is_none());
+    assert!(matches!(engine.import(&name, &folder.path().join("none.tar"), &[]).await, Err(EngineError::Failed { .. })));
+}
+
 /// Only what dead processes left is swept.
 #[tokio::test]
 async fn leftovers_are_swept() {

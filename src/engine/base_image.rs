@@ -4,6 +4,8 @@ use std::process::Stdio;
 
 use tokio::process::Command;
 
+use crate::ids::ProcessId;
+
 use super::{Docker, Engine, EngineError, ImageFacts};
 
 /// Its name. It is made on this machine, never pulled: nobody publishes it, so what a registry gave under this name would
@@ -43,7 +45,7 @@ pub async fn ensure(engine: &Docker, name: &str) -> Result<ImageFacts, EngineErr
 async fn make(engine: &Docker) -> Result<(), EngineError> {
     let failed = |why: String| EngineError::Failed { doing: format!("make the base image {DEFAULT}"), why };
     tracing::info!(image = DEFAULT, "making the base image, once");
-    let tar = Scratch(std::env::temp_dir().join(format!("gleaner-base-{}.tar", uuid::Uuid::new_v4().simple())));
+    let tar = Scratch(std::env::temp_dir().join(format!("gleaner-base-{}.tar", ProcessId::generate())));
     let status = Command::new("sh")
         .args(["-c", SCRIPT, "base-image", "--tar"])
         .arg(&tar.0)

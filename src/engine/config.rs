@@ -70,20 +70,20 @@ mod tests {
 
     #[test]
     fn memory_is_bytes_or_has_a_unit() {
-        let read = |text: &str| toml::from_str::<EngineConfig>(text).map(|config| config.memory).map_err(|_| ());
-        assert_eq!(read("memory = 1073741824"), Ok(1 << 30));
-        assert_eq!(read("memory = \"512m\""), Ok(512 << 20));
-        assert_eq!(read("memory = \"2GiB\""), Ok(2 << 30));
-        assert_eq!(read("memory = \"3 g\""), Ok(3 << 30));
-        assert_eq!(read(""), Ok(2 << 30));
+        let read = |text: &str| serde_json::from_str::<EngineConfig>(text).map(|config| config.memory).map_err(|_| ());
+        assert_eq!(read(r#"{"memory": 1073741824}"#), Ok(1 << 30));
+        assert_eq!(read(r#"{"memory": "512m"}"#), Ok(512 << 20));
+        assert_eq!(read(r#"{"memory": "2GiB"}"#), Ok(2 << 30));
+        assert_eq!(read(r#"{"memory": "3 g"}"#), Ok(3 << 30));
+        assert_eq!(read("{}"), Ok(2 << 30));
         for wrong in ["\"\"", "\"g\"", "\"2t\"", "\"-1g\"", "\"99999999999g\"", "1024", "1.5"] {
-            assert_eq!(read(&format!("memory = {wrong}")), Err(()), "{wrong}");
+            assert_eq!(read(&format!("{{\"memory\": {wrong}}}")), Err(()), "{wrong}");
         }
     }
 
     #[test]
     fn unknown_keys_are_refused() {
-        let error = toml::from_str::<EngineConfig>("memroy = \"2g\"").unwrap_err();
+        let error = serde_json::from_str::<EngineConfig>(r#"{"memroy": "2g"}"#).unwrap_err();
         assert!(error.to_string().contains("memroy"), "{error}");
     }
 }

@@ -94,7 +94,7 @@ impl Engine for Docker {
         if !self.cannot_privilege.load(Relaxed) {
             let result = exec::exec(&self.api, sandbox, command).await?;
             // The runtime's own words; nothing of the command ran.
-            if !(result.exit_code == 126 && memchr::memmem::find(&result.stdout, b"unable to apply caps").is_some()) {
+            if !(result.exit_code == 126 && String::from_utf8_lossy(&result.stdout).contains("unable to apply caps")) {
                 return Ok(result);
             }
             self.cannot_privilege.store(true, Relaxed);

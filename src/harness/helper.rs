@@ -6,6 +6,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use crate::ids::ProcessId;
+
 /// The program. Empty where harnesses can't be run (not Linux).
 pub static HELPER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init"));
 
@@ -25,7 +27,7 @@ pub fn install(cache: &Path) -> io::Result<PathBuf> {
         return Ok(path);
     }
     fs::create_dir_all(cache)?;
-    let partial = cache.join(format!("init-{}.partial", uuid::Uuid::new_v4().simple()));
+    let partial = cache.join(format!("init-{}.partial", ProcessId::generate()));
     let written = write(&partial).and_then(|()| fs::rename(&partial, &path));
     if written.is_err() {
         let _ = fs::remove_file(&partial);

@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 /// Nothing here takes so long; a test that waits longer has failed.
-pub const LONG: Duration = Duration::from_secs(60);
+pub const LONG: Duration = Duration::from_mins(1);
 pub const HELPER: &str = "/opt/gleaner/init";
 /// Over all tests of a program: the engine starts sandboxes one by one.
 static STARTS: Semaphore = Semaphore::const_new(4);
@@ -65,7 +65,7 @@ pub struct Sandbox {
     pub sockets: TempDir,
     lines: BufReader<OwnedReadHalf>,
     control: OwnedWriteHalf,
-    _cache: TempDir,
+    _folders: [TempDir; 2],
 }
 
 impl Sandbox {
@@ -76,9 +76,12 @@ impl Sandbox {
         std::fs::set_permissions(cache.path(), PermissionsExt::from_mode(0o755)).unwrap();
         let sockets = tempfile::tempdir().unwrap();
         std::fs::set_permissions(sockets.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        // Writable for everybody on the host, so that only the mount protects it.
+        let payload = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(payload.path(), PermissionsExt::from_mode(0o777)).unwrap();
         let model = listen(&sockets.path().join("model.sock"));
         let control = listen(&sockets.path().join("control.sock"));
-        let spec = spec(harness, &options, &helper, sockets.path());
+        let spec = spec(harness, &options, [&helper, sockets.path(), payload.path()]);
         let id = engine.create(&spec).await.expect("the sandbox can be created");
         {
             let _permit = STARTS.acquire().await.unwrap();
@@ -86,12 +89,14 @@ impl Sandbox {
         }
         let (stream, _) = match timeout(LONG, control.accept()).await {
             Ok(stream) => stream.unwrap(),
-            Err(_) => panic!("the init did not connect; it printed {:?}", engine.logs(&id).await),
+            Err(tokio::time::error::Elapsed { .. }) => {
+                panic!("the init did not connect; it printed {:?}", engine.logs(&id).await)
+            }
         };
         // One connection, before the harness runs, and no way to make another.
         std::fs::remove_file(sockets.path().join("control.sock")).unwrap();
         let (lines, control) = stream.into_split();
-        let mut sandbox = Self { id, model, sockets, lines: BufReader::new(lines), control, _cache: cache };
+        let mut sandbox = Self { id, model, sockets, lines: BufReader::new(lines), control, _folders: [cache, payload] };
         assert_eq!(sandbox.line().await.as_deref(), Some("ready"));
         sandbox
     }
@@ -157,7 +162,7 @@ fn listen(path: &Path) -> UnixListener {
     listener
 }
 
-fn spec(harness: &[&str], options: &Options, helper: &Path, sockets: &Path) -> SandboxSpec {
+fn spec(harness: &[&str], options: &Options, [helper, sockets, payload]: [&Path; 3]) -> SandboxSpec {
     let mut command: Vec<String> = [HELPER, "run", "--control", "/run/gleaner/control.sock", "--listen", "127.0.0.1:8080"]
         .into_iter()
         .chain(["--socket", "/run/gleaner/model.sock", "--deadline-ms"])
@@ -174,7 +179,7 @@ fn spec(harness: &[&str], options: &Options, helper: &Path, sockets: &Path) -> S
         env: vec![("HOME".into(), "/home/agent".into())],
         workdir: "/work".into(),
         user: "1000:1000".into(),
-        mounts: vec![mount(helper, HELPER), mount(sockets, "/run/gleaner")],
+        mounts: vec![mount(helper, HELPER), mount(sockets, "/run/gleaner"), mount(payload, "/opt/harness")],
         tmpfs: vec![("/tmp".into(), "exec,mode=1777".into()), ("/home/agent".into(), "uid=1000,gid=1000,exec".into())],
         limits: options.limits,
         labels: vec![("gleaner.rollout".into(), "test".into())],
