@@ -85,11 +85,7 @@ fn messages_that_are_none_are_named() {
             "messages[0].content",
             "messages[0].content must be a string, null or a list of parts, not 7",
         ),
-        (
-            r#"[{"role":"user","content":["x"]}]"#,
-            "messages[0].content[0]",
-            "messages[0].content[0] must be an object, not a string",
-        ),
+        (r#"[{"role":"user","content":["x"]}]"#, "messages[0].content[0]", "messages[0].content[0] must be an object"),
         (
             r#"[{"role":"user","content":[{"type":"text"}]}]"#,
             "messages[0].content[0].text",

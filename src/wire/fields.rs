@@ -204,6 +204,18 @@ pub(super) fn keep(body: &Bytes, at: &At<'_>, value: &RawValue) -> Result<Raw, F
     Ok(Raw::of(body, value))
 }
 
+/// Takes the element at `index` of a list unread. The list is walked once more, the first time, and kept in `elements`.
+pub(super) fn nth<'de>(
+    body: &Bytes,
+    at: &At<'_>,
+    list: &'de RawValue,
+    elements: &mut Option<Vec<&'de RawValue>>,
+    index: usize,
+) -> Result<Raw, Failure> {
+    let elements = elements.get_or_insert_with(|| serde_json::from_str(list.get()).unwrap_or_default());
+    elements.get(index).ok_or_else(|| at.invalid("can't be read")).and_then(|value| keep(body, at, value))
+}
+
 /// The failure of a value that is not `what` it must be.
 pub(super) fn wrong(at: &At<'_>, what: &str, value: &RawValue) -> Failure {
     let found = match value.get().as_bytes().first() {
