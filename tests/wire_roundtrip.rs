@@ -1,6 +1,8 @@
 //! A reply's events, written by a wire and read back by a reader of the test's own, are the reply; and a client that sends the
 //! reply back as history gives the same message.
 
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
 use bytes::Bytes;
 use gleaner::call::{Call, Event, FinishReason, Fold, Message, Reply, Role, Text, ToolKind, ToolStart, Usage};
 use gleaner::ids::CallId;

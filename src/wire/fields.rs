@@ -18,6 +18,10 @@ use crate::call::{Failure, FailureKind, Raw, Rest, Text};
 /// How deep a value may be nested that is kept unread; whoever reads it later (`serde_json`, servers) stops at 128 or so.
 const MAX_DEPTH: usize = 100;
 
+/// How many elements a list, and unknown fields an object, may have: a body of nothing but `{"role":"user"}` would take fifteen
+/// times its size in memory.
+const MAX_COUNT: usize = 1 << 17;
+
 /// Where in the body a value stands, for messages.
 #[derive(Clone, Copy)]
 pub(super) enum At<'a> {
@@ -184,7 +188,8 @@ pub(super) fn object<'de, const M: usize>(
 ) -> Result<Fields<'de, M>, Failure> {
     let mut list = List { body, at: *at, name: "", names: &[], index: None, items: &mut NoItems, failure: None };
     let seed = ObjectSeed { body, names, list: &mut list };
-    seed.deserialize(&mut serde_json::Deserializer::from_str(value.get())).map_err(|_| wrong(at, "an object", value))
+    let read = seed.deserialize(&mut serde_json::Deserializer::from_str(value.get()));
+    read.map_err(|_| list.failure.take().unwrap_or_else(|| wrong(at, "an object", value)))
 }
 
 /// A string's text; `None` if the value is no string.
@@ -328,6 +333,12 @@ impl<'de, const N: usize, const M: usize, I: Items<'de, M>> Visitor<'de> for Obj
             let value = map.next_value()?;
             match self.names.iter().position(|known| *known == name) {
                 Some(place) => fields.known[place] = Some(value),
+                None if fields.rest.len() == MAX_COUNT => {
+                    // Only the body itself has a long list, and its place is another than the list's.
+                    let at = if self.list.name.is_empty() { &self.list.at } else { &At::Body };
+                    self.list.failure = Some(at.invalid(format_args!("has more than {MAX_COUNT} unknown fields")));
+                    return Err(A::Error::custom("refused"));
+                }
                 None => fields.rest.push((name, value)),
             }
         }
@@ -397,11 +408,24 @@ impl<'de, const M: usize, I: Items<'de, M>> Visitor<'de> for ListSeed<'_, '_, 'd
         list.items.begin();
         for index in 0.. {
             list.index = Some(index);
+            let at = &At::Index(&list.at, index);
             let mut inner =
-                List { body: list.body, at: At::Body, name: "", names: &[], index: None, items: &mut NoItems, failure: None };
+                List { body: list.body, at: *at, name: "", names: &[], index: None, items: &mut NoItems, failure: None };
             let seed = ObjectSeed { body: list.body, names: list.names, list: &mut inner };
-            let Some(item) = elements.next_element_seed(seed)? else { break };
-            if let Err(failure) = list.items.item(&At::Index(&list.at, index), item) {
+            let item = match elements.next_element_seed(seed) {
+                Ok(Some(item)) => item,
+                Ok(None) => break,
+                Err(error) => {
+                    list.failure = inner.failure;
+                    return Err(error);
+                }
+            };
+            let taken = if index < MAX_COUNT {
+                list.items.item(at, item)
+            } else {
+                Err(list.at.invalid(format_args!("has more than {MAX_COUNT} elements")))
+            };
+            if let Err(failure) = taken {
                 list.failure = Some(failure);
                 // What follows must not be read; it may be a whole body long.
                 return Err(A::Error::custom("refused"));

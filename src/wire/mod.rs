@@ -1,5 +1,5 @@
 //! The APIs that clients speak. Each is one module that knows only [`crate::call`], never another wire; how requests are read
-//! field by field, and the error form of OpenAI's APIs, they share.
+//! field by field, and the error form of `OpenAI`'s APIs, they share.
 //!
 //! Adding one is one module, its `mod` line and its row in [`ALL`].
 

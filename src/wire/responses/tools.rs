@@ -1,4 +1,4 @@
-//! Tools: functions, custom tools, and groups of both (namespaces). Those that OpenAI's servers run themselves are dropped, with
+//! Tools: functions, custom tools, and groups of both (namespaces). Those that `OpenAI`'s servers run themselves are dropped, with
 //! a note.
 
 use std::collections::HashSet;
