@@ -1,5 +1,7 @@
 //! What is not a request of a wire is refused with the field at fault; what is only unknown passes.
 
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
 use bytes::Bytes;
 use gleaner::call::{Call, Failure, FailureKind};
 use gleaner::wire;
@@ -85,11 +87,7 @@ fn messages_that_are_none_are_named() {
             "messages[0].content",
             "messages[0].content must be a string, null or a list of parts, not 7",
         ),
-        (
-            r#"[{"role":"user","content":["x"]}]"#,
-            "messages[0].content[0]",
-            "messages[0].content[0] must be an object, not a string",
-        ),
+        (r#"[{"role":"user","content":["x"]}]"#, "messages[0].content[0]", "messages[0].content[0] must be an object"),
         (
             r#"[{"role":"user","content":[{"type":"text"}]}]"#,
             "messages[0].content[0].text",
@@ -126,6 +124,17 @@ fn depth_bombs_are_refused_wherever_they_hide() {
     let brackets = "[{".repeat(500);
     let text = format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"{brackets}\"}}],\"novel\":[\"{brackets}\\\"[\"]}}");
     assert!(parse("chat", text).is_ok());
+}
+
+#[test]
+fn bodies_of_countless_things_are_refused() {
+    let many = |one: &str| vec![one; 140_000].join(",");
+    let messages = format!("{{\"messages\":[{}]}}", many(r#"{"role":"user"}"#));
+    at("chat", &messages, "messages", "messages has more than 131072 elements");
+    let fields = format!("{{\"messages\":[{{\"role\":\"user\"}}],{}}}", many("\"a\":1"));
+    at("chat", &fields, "body", "body has more than 131072 unknown fields");
+    let inner = format!("{{\"input\":[{{\"role\":\"user\",{}}}]}}", many("\"a\":1"));
+    at("responses", &inner, "input[0]", "input[0] has more than 131072 unknown fields");
 }
 
 #[test]

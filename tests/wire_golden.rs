@@ -1,6 +1,8 @@
 //! Every file in `tests/fixtures/wire/<wire>/*.json` is a test: its `request` is read, and its `reply`, a list of events, is
 //! written as a stream and as a whole. What comes out stands beside it as a snapshot.
 
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
 use std::fmt::Write;
 use std::path::Path;
 

@@ -1,6 +1,8 @@
 //! A reply's events, written by a wire and read back by a reader of the test's own, are the reply; and a client that sends the
 //! reply back as history gives the same message.
 
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
 use bytes::Bytes;
 use gleaner::call::{Call, Event, FinishReason, Fold, Message, Reply, Role, Text, ToolKind, ToolStart, Usage};
 use gleaner::ids::CallId;
@@ -76,7 +78,7 @@ fn request(wire: &dyn Wire, messages: &[Value]) -> Call {
 fn write(wire: &dyn Wire, events: &[Event]) -> (String, String, Value, Reply) {
     let call = request(wire, &[json!({ "role": "user", "content": "go" })]);
     let head = || ReplyHead { call_id: CallId(uuid::Uuid::from_u128(7)), created: 1, model: "m".to_owned() };
-    let (mut live, mut held, mut whole) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut live, mut late, mut whole) = (Vec::new(), Vec::new(), Vec::new());
     let mut encoder = wire.encoder(&call, head());
     let mut fold = Fold::default();
     encoder.begin(&mut live);
@@ -85,9 +87,9 @@ fn write(wire: &dyn Wire, events: &[Event]) -> (String, String, Value, Reply) {
         encoder.event(event, &mut live);
     }
     let reply = fold.reply();
-    encoder.finish(&reply, &mut held);
+    encoder.finish(&reply, &mut late);
     wire.encoder(&call, head()).whole(&reply, &mut whole);
-    (String::from_utf8(live).unwrap(), String::from_utf8(held).unwrap(), serde_json::from_slice(&whole).unwrap(), reply)
+    (String::from_utf8(live).unwrap(), String::from_utf8(late).unwrap(), serde_json::from_slice(&whole).unwrap(), reply)
 }
 
 fn data(stream: &str) -> Vec<Value> {

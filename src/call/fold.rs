@@ -123,7 +123,9 @@ mod tests {
 
     fn fold(events: &[Event]) -> Reply {
         let mut fold = Fold::default();
-        events.iter().for_each(|event| fold.push(event));
+        for event in events {
+            fold.push(event);
+        }
         fold.reply()
     }
 

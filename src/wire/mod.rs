@@ -1,6 +1,7 @@
-//! The APIs that clients speak. Each is one file that knows only [`crate::call`], never another wire.
+//! The APIs that clients speak. Each is one module that knows only [`crate::call`], never another wire; how requests are read
+//! field by field, and the error form of `OpenAI`'s APIs, they share.
 //!
-//! Adding one is one file, its `mod` line and its row in [`ALL`].
+//! Adding one is one module, its `mod` line and its row in [`ALL`].
 
 mod chat;
 mod fields;

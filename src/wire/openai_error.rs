@@ -1,4 +1,4 @@
-//! The error form that OpenAI's APIs share.
+//! The error form that `OpenAI`'s APIs share.
 
 use serde::Serialize;
 
@@ -25,7 +25,7 @@ pub(super) fn write(out: &mut Vec<u8>, failure: &Failure) {
     let _ = serde_json::to_writer(out, &Body { error });
 }
 
-/// The type and the code that OpenAI's SDKs know a kind by.
+/// The type and the code that `OpenAI`'s SDKs know a kind by.
 fn names(kind: FailureKind) -> (&'static str, Option<&'static str>) {
     const REQUEST: &str = "invalid_request_error";
     const SERVER: &str = "server_error";

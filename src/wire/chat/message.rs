@@ -62,26 +62,29 @@ fn read_content(body: &Bytes, at: &At<'_>, fields: &Fields<'_, { MESSAGE.len() }
         Some(b'"') => Ok(Text::of(body, value).map_or(Content::Null, Content::Text)),
         Some(b'[') => {
             let mut parts = Vec::new();
-            let values: Vec<&serde_json::value::RawValue> =
-                serde_json::from_str(value.get()).map_err(|_| fields::wrong(at, "a list of parts", value))?;
-            for (index, value) in values.into_iter().enumerate() {
-                parts.push(read_part(body, &At::Index(at, index), value)?);
-            }
+            let mut raw = None;
+            fields::each(body, value, at, &PART, |at, part| {
+                let part = match read_part(body, at, &part)? {
+                    Some(part) => part,
+                    None => Part::Opaque(fields::nth(body, at, value, &mut raw, parts.len())?),
+                };
+                parts.push(part);
+                Ok(())
+            })?;
             Ok(Content::Parts(parts))
         }
         _ => Err(fields::wrong(at, "a string, null or a list of parts", value)),
     }
 }
 
-fn read_part(body: &Bytes, at: &At<'_>, value: &serde_json::value::RawValue) -> Result<Part, Failure> {
-    let part = fields::object(body, value, at, &PART)?;
+/// A part that is acted on; `None` for any other.
+fn read_part(body: &Bytes, at: &At<'_>, part: &Fields<'_, { PART.len() }>) -> Result<Option<Part>, Failure> {
     let kind = part.string(at, "type")?.ok_or_else(|| At::Field(at, "type").invalid("is missing"))?;
-    let known = match kind.as_ref() {
+    Ok(match kind.as_ref() {
         "text" => Some(Part::Text(part.required_text(at, "text")?)),
-        "image_url" => read_image(body, at, &part)?.map(Part::Image),
+        "image_url" => read_image(body, at, part)?.map(Part::Image),
         _ => None,
-    };
-    known.map_or_else(|| fields::keep(body, at, value).map(Part::Opaque), Ok)
+    })
 }
 
 /// The string that names an image; `None` for one with more to it (a level of detail) than that.

@@ -1,5 +1,7 @@
 //! A request, read.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 
 use super::message::{self, MESSAGE};
@@ -213,12 +215,12 @@ fn read_choice(
             let at = &At::Field(at, "allowed_tools");
             let allowed = choice.object(&At::Field(&At::Body, "tool_choice"), "allowed_tools", &ALLOWED)?;
             let allowed = allowed.ok_or_else(|| at.invalid("is missing"))?;
-            let mut names = Vec::new();
+            let mut names = HashSet::new();
             allowed.list(at, "tools", &CHOICE, |at, tool| {
-                names.push(chosen_name(at, &tool)?);
+                names.insert(chosen_name(at, &tool)?.decode().into_owned());
                 Ok(())
             })?;
-            tools.retain(|tool| names.iter().any(|name| name.decode() == tool.name.decode()));
+            tools.retain(|tool| names.contains(tool.name.decode().as_ref()));
             let chosen = allowed.string(at, "mode")?;
             mode(&At::Field(at, "mode"), chosen.as_deref().unwrap_or("auto")).map(Some)
         }

@@ -41,9 +41,13 @@ impl ChatEncoder {
     /// Writes a chunk around the fields of its delta and those beside the delta.
     fn choice(&mut self, out: &mut Vec<u8>, fields: &[&[u8]], beside: &[&[u8]]) {
         self.open(out, !fields.is_empty());
-        fields.iter().for_each(|field| out.extend_from_slice(field));
+        for field in fields {
+            out.extend_from_slice(field);
+        }
         out.extend_from_slice(b"},\"finish_reason\":null");
-        beside.iter().for_each(|field| out.extend_from_slice(field));
+        for field in beside {
+            out.extend_from_slice(field);
+        }
         out.extend_from_slice(b"}]}\n\n");
     }
 

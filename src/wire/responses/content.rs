@@ -13,12 +13,17 @@ pub(super) fn read(body: &Bytes, at: &At<'_>, value: &RawValue) -> Result<Conten
     match value.get().as_bytes().first() {
         Some(b'"') => Ok(Text::of(body, value).map_or(Content::Null, Content::Text)),
         Some(b'[') => {
-            let values: Vec<&RawValue> =
-                serde_json::from_str(value.get()).map_err(|_| fields::wrong(at, "a list of parts", value))?;
-            let mut parts = Vec::with_capacity(values.len());
-            for (index, value) in values.into_iter().enumerate() {
-                parts.push(read_part(body, &At::Index(at, index), value)?);
-            }
+            let mut parts = Vec::new();
+            let mut raw = None;
+            fields::each(body, value, at, &PART, |at, part| {
+                let part = match read_part(at, &part)? {
+                    Some(part) => part,
+                    // The policy may know it; we need not.
+                    None => Part::Opaque(fields::nth(body, at, value, &mut raw, parts.len())?),
+                };
+                parts.push(part);
+                Ok(())
+            })?;
             Ok(match parts.as_slice() {
                 [] => Content::Text(Text::new("")),
                 [Part::Text(text)] => Content::Text(text.clone()),
@@ -54,19 +59,16 @@ pub(super) fn join(texts: &[Text], between: &[u8]) -> Option<Text> {
     }
 }
 
-fn read_part(body: &Bytes, at: &At<'_>, value: &RawValue) -> Result<Part, Failure> {
-    let part = fields::object(body, value, at, &PART)?;
+/// A part that is acted on; `None` for any other.
+fn read_part(at: &At<'_>, part: &Fields<'_, { PART.len() }>) -> Result<Option<Part>, Failure> {
     let kind = part.string(at, "type")?.ok_or_else(|| At::Field(at, "type").invalid("is missing"))?;
-    match kind.as_ref() {
-        "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text" => {
-            part.required_text(at, "text").map(Part::Text)
-        }
-        "refusal" => part.required_text(at, "refusal").map(Part::Text),
-        "input_image" => read_image(at, &part),
-        "input_file" => read_file(at, &part),
-        // The policy may know it; we need not.
-        _ => fields::keep(body, at, value).map(Part::Opaque),
-    }
+    Ok(Some(match kind.as_ref() {
+        "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text" => Part::Text(part.required_text(at, "text")?),
+        "refusal" => Part::Text(part.required_text(at, "refusal")?),
+        "input_image" => read_image(at, part)?,
+        "input_file" => read_file(at, part)?,
+        _ => return Ok(None),
+    }))
 }
 
 fn read_image(at: &At<'_>, part: &Fields<'_, { PART.len() }>) -> Result<Part, Failure> {

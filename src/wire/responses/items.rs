@@ -44,10 +44,10 @@ impl<'de> Input<'de> {
     }
 
     /// The conversation, with the request's instructions before it.
-    pub(super) fn conversation(self, instructions: Option<Text>) -> Result<Conversation, Failure> {
+    pub(super) fn conversation(self, instructions: Option<Text>) -> Conversation {
         let State { turns, tools, mut notes } = self.state.unwrap_or_default();
         let messages = turns.messages(instructions, &mut notes);
-        Ok(Conversation { messages, tools, notes })
+        Conversation { messages, tools, notes }
     }
 }
 

@@ -68,7 +68,7 @@ pub(super) fn parse(body: &Bytes) -> Result<Call, Failure> {
     let mut notes = Vec::new();
     let mut offered = Vec::new();
     tools::read(at, &fields, "tools", &mut offered, &mut notes)?;
-    let conversation = input.conversation(instructions)?;
+    let conversation = input.conversation(instructions);
     if conversation.messages.is_empty() {
         return Err(At::Field(at, "input").invalid("must not be empty"));
     }

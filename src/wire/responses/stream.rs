@@ -87,7 +87,9 @@ impl ResponsesEncoder {
         if let Some(index) = index {
             let _ = write!(out, ",\"content_index\":{index}");
         }
-        fields.iter().for_each(|field| out.extend_from_slice(field));
+        for field in fields {
+            out.extend_from_slice(field);
+        }
         Self::close(out);
     }
 

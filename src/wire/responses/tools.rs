@@ -1,5 +1,7 @@
-//! Tools: functions, custom tools, and groups of both (namespaces). Those that OpenAI's servers run themselves are dropped, with
+//! Tools: functions, custom tools, and groups of both (namespaces). Those that `OpenAI`'s servers run themselves are dropped, with
 //! a note.
+
+use std::collections::HashSet;
 
 use crate::call::{Failure, Raw, Text, Tool, ToolChoice, ToolKind};
 use crate::wire::fields::{self, At, Fields};
@@ -27,13 +29,17 @@ pub(super) fn read<const N: usize>(
     })
 }
 
-/// Adds tools; of two with one name the first stays.
+/// Adds tools; of two with one name the first stays, since clients offer the same ones again in later items.
 pub(super) fn add(tools: &mut Vec<Tool>, more: Vec<Tool>) {
-    for tool in more {
-        if !tools.iter().any(|known| known.name == tool.name && known.namespace == tool.namespace) {
-            tools.push(tool);
-        }
+    if more.is_empty() {
+        return;
     }
+    let mut known = HashSet::new();
+    tools.extend(more);
+    tools.retain(|tool| {
+        let namespace = tool.namespace.as_ref().map(|namespace| namespace.literal().to_vec());
+        known.insert((namespace, tool.name.literal().to_vec()))
+    });
 }
 
 fn read_tool(
@@ -58,15 +64,14 @@ fn read_tool(
         ToolKind::Custom => (describe_grammar(at, tool, description)?, None),
     };
     let strict = tool.read::<bool>(at, "strict", "a boolean")?;
-    let tool = Tool {
+    tools.push(Tool {
         kind,
         namespace: namespace.cloned(),
         name: tool.required_text(at, "name")?,
         description,
         parameters,
         rest: strict.map(|strict| (Text::new("strict"), Raw::from_value(&strict))).into_iter().collect(),
-    };
-    add(tools, vec![tool]);
+    });
     Ok(())
 }
 
@@ -99,13 +104,13 @@ pub(super) fn read_choice<const N: usize>(
             Ok(Some(ToolChoice::Named { namespace: choice.text(here, "namespace")?, name: choice.required_text(here, "name")? }))
         }
         Some("allowed_tools") => {
-            let mut names = Vec::new();
+            let mut names = HashSet::new();
             choice.list(here, "tools", &CHOICE, |at, tool| {
                 // Hosted tools have no name, and are not offered anyway.
                 names.extend(tool.string(at, "name")?);
                 Ok(())
             })?;
-            tools.retain(|tool| names.iter().any(|name| *name == tool.name.decode()));
+            tools.retain(|tool| names.contains(&tool.name.decode()));
             let chosen = choice.string(here, "mode")?;
             mode(&At::Field(here, "mode"), chosen.as_deref().unwrap_or("auto")).map(Some)
         }

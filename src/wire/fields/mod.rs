@@ -4,19 +4,25 @@
 //! long list (its messages) is read element by element on the way, so that its bytes are walked once. Of a key that comes
 //! twice, the last stands.
 
+mod walk;
+
 use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
-use serde_json::error::Category;
+use serde::de::DeserializeSeed;
 use serde_json::value::RawValue;
 
+use self::walk::{Each, List, ListSeed, NoItems, ObjectSeed};
 use crate::call::{Failure, FailureKind, Raw, Rest, Text};
 
 /// How deep a value may be nested that is kept unread; whoever reads it later (`serde_json`, servers) stops at 128 or so.
 const MAX_DEPTH: usize = 100;
+
+/// How many elements a list, and unknown fields an object, may have: a body of nothing but `{"role":"user"}` would take fifteen
+/// times its size in memory.
+const MAX_COUNT: usize = 1 << 17;
 
 /// Where in the body a value stands, for messages.
 #[derive(Clone, Copy)]
@@ -184,7 +190,8 @@ pub(super) fn object<'de, const M: usize>(
 ) -> Result<Fields<'de, M>, Failure> {
     let mut list = List { body, at: *at, name: "", names: &[], index: None, items: &mut NoItems, failure: None };
     let seed = ObjectSeed { body, names, list: &mut list };
-    seed.deserialize(&mut serde_json::Deserializer::from_str(value.get())).map_err(|_| wrong(at, "an object", value))
+    let read = seed.deserialize(&mut serde_json::Deserializer::from_str(value.get()));
+    read.map_err(|_| list.failure.take().unwrap_or_else(|| wrong(at, "an object", value)))
 }
 
 /// A string's text; `None` if the value is no string.
@@ -202,6 +209,18 @@ pub(super) fn keep(body: &Bytes, at: &At<'_>, value: &RawValue) -> Result<Raw, F
         return Err(at.invalid(format_args!("is nested deeper than {MAX_DEPTH}")));
     }
     Ok(Raw::of(body, value))
+}
+
+/// Takes the element at `index` of a list unread. The list is walked once more, the first time, and kept in `elements`.
+pub(super) fn nth<'de>(
+    body: &Bytes,
+    at: &At<'_>,
+    list: &'de RawValue,
+    elements: &mut Option<Vec<&'de RawValue>>,
+    index: usize,
+) -> Result<Raw, Failure> {
+    let elements = elements.get_or_insert_with(|| serde_json::from_str(list.get()).unwrap_or_default());
+    elements.get(index).ok_or_else(|| at.invalid("can't be read")).and_then(|value| keep(body, at, value))
 }
 
 /// The failure of a value that is not `what` it must be.
@@ -238,164 +257,4 @@ fn is_deep(json: &[u8]) -> bool {
         }
     }
     false
-}
-
-/// A list that is being read.
-struct List<'a, 'de, const M: usize, I> {
-    body: &'de Bytes,
-    at: At<'a>,
-    name: &'static str,
-    names: &'static [&'static str; M],
-    /// The element that is being read.
-    index: Option<usize>,
-    items: &'a mut I,
-    /// What `items` found wrong.
-    failure: Option<Failure>,
-}
-
-impl<const M: usize, I> List<'_, '_, M, I> {
-    fn explain(&self, error: &serde_json::Error) -> Failure {
-        match (error.classify(), self.index) {
-            (Category::Data, Some(index)) => At::Index(&self.at, index).invalid("must be an object"),
-            (Category::Data, None) => self.at.invalid("must be a list"),
-            _ => Failure::new(FailureKind::Invalid, format!("the body is not valid JSON: {error}")),
-        }
-    }
-}
-
-/// For objects without a long list.
-struct NoItems;
-
-impl<'de> Items<'de, 0> for NoItems {
-    fn begin(&mut self) {}
-    fn item(&mut self, _at: &At<'_>, _item: Fields<'de, 0>) -> Result<(), Failure> {
-        Ok(())
-    }
-}
-
-struct Each<F>(F);
-
-impl<'de, const M: usize, F> Items<'de, M> for Each<F>
-where
-    F: FnMut(&At<'_>, Fields<'de, M>) -> Result<(), Failure>,
-{
-    fn begin(&mut self) {}
-    fn item(&mut self, at: &At<'_>, item: Fields<'de, M>) -> Result<(), Failure> {
-        (self.0)(at, item)
-    }
-}
-
-struct ObjectSeed<'l, 'a, 'de, const N: usize, const M: usize, I> {
-    body: &'de Bytes,
-    names: &'static [&'static str; N],
-    list: &'l mut List<'a, 'de, M, I>,
-}
-
-impl<'de, const N: usize, const M: usize, I: Items<'de, M>> DeserializeSeed<'de> for ObjectSeed<'_, '_, 'de, N, M, I> {
-    type Value = Fields<'de, N>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de, const N: usize, const M: usize, I: Items<'de, M>> Visitor<'de> for ObjectSeed<'_, '_, 'de, N, M, I> {
-    type Value = Fields<'de, N>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut fields = Fields { body: self.body, names: self.names, known: [None; N], rest: Vec::new() };
-        while let Some(name) = map.next_key_seed(KeySeed)? {
-            if !self.list.name.is_empty() && name == self.list.name {
-                map.next_value_seed(ListSeed(self.list))?;
-                continue;
-            }
-            let value = map.next_value()?;
-            match self.names.iter().position(|known| *known == name) {
-                Some(place) => fields.known[place] = Some(value),
-                None => fields.rest.push((name, value)),
-            }
-        }
-        Ok(fields)
-    }
-}
-
-struct KeySeed;
-
-impl<'de> DeserializeSeed<'de> for KeySeed {
-    type Value = Cow<'de, str>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_str(self)
-    }
-}
-
-impl<'de> Visitor<'de> for KeySeed {
-    type Value = Cow<'de, str>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a name")
-    }
-
-    fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Self::Value, E> {
-        Ok(Cow::Borrowed(name))
-    }
-
-    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
-        Ok(Cow::Owned(name.to_owned()))
-    }
-}
-
-struct ListSeed<'l, 'a, 'de, const M: usize, I>(&'l mut List<'a, 'de, M, I>);
-
-impl<'de, const M: usize, I: Items<'de, M>> DeserializeSeed<'de> for ListSeed<'_, '_, 'de, M, I> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de, const M: usize, I: Items<'de, M>> Visitor<'de> for ListSeed<'_, '_, 'de, M, I> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list")
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
-        self.0.items.begin();
-        Ok(())
-    }
-
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
-        let list = self.0;
-        list.items.begin();
-        list.items.text(&list.at, text).map_err(|failure| {
-            list.failure = Some(failure);
-            E::custom("refused")
-        })
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {
-        let list = self.0;
-        list.items.begin();
-        for index in 0.. {
-            list.index = Some(index);
-            let mut inner =
-                List { body: list.body, at: At::Body, name: "", names: &[], index: None, items: &mut NoItems, failure: None };
-            let seed = ObjectSeed { body: list.body, names: list.names, list: &mut inner };
-            let Some(item) = elements.next_element_seed(seed)? else { break };
-            if let Err(failure) = list.items.item(&At::Index(&list.at, index), item) {
-                list.failure = Some(failure);
-                // What follows must not be read; it may be a whole body long.
-                return Err(A::Error::custom("refused"));
-            }
-        }
-        list.index = None;
-        Ok(())
-    }
 }
