@@ -137,14 +137,38 @@ impl Retries {
 
     /// Waits before the next try, as long as the server asked for if it did. `false` if the time is up.
     pub(super) async fn wait(&mut self, asked: Option<Duration>) -> bool {
-        let now = Instant::now();
+        let Some(wait) = self.next(Instant::now(), asked) else { return false };
+        tokio::time::sleep(wait).await;
+        true
+    }
+
+    fn next(&mut self, now: Instant, asked: Option<Duration>) -> Option<Duration> {
         let until = *self.until.get_or_insert(now + self.within);
         let wait = asked.unwrap_or(self.wait);
         self.wait = (self.wait * 2).min(Self::LONGEST);
-        if now + wait > until {
-            return false;
-        }
-        tokio::time::sleep(wait).await;
-        true
+        (now + wait <= until).then_some(wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_within_the_time_and_obey_the_server() {
+        let start = Instant::now();
+        let waits = |asked: Option<Duration>| {
+            let mut retries = Retries::new(Duration::from_secs(20));
+            let mut now = start;
+            let mut waited = Vec::new();
+            while let Some(wait) = retries.next(now, asked) {
+                waited.push(wait.as_millis());
+                now += wait;
+            }
+            waited
+        };
+        assert_eq!(waits(None), [250, 500, 1000, 2000, 4000, 5000, 5000]);
+        assert_eq!(waits(Some(Duration::from_secs(9))), [9000, 9000]);
+        assert_eq!(waits(Some(Duration::from_secs(21))), [0; 0]);
     }
 }

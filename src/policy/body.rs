@@ -244,6 +244,14 @@ mod tests {
         let added = [("logprobs", "true".to_owned())];
         let outer = Outer { model: "m", stream: true, sampling: &sampling, max_tokens: Some(7), added: &added };
         let body = write(&call, &Names::of(&call), ReasoningField { name: "reasoning", always: true }, &outer);
-        insta::assert_snapshot!(String::from_utf8(body).unwrap(), @"");
+        let message = r#"{"role":"assistant","reasoning":"hm","tool_calls":[{"id":"c1","type":"function","function":{"name":"fs__read","arguments":"{}"}}]}"#;
+        let patch = r#"{"type":"function","function":{"name":"patch","parameters":{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}}}"#;
+        let expected = format!(
+            "{}{message}{}{patch}{}",
+            r#"{"model":"m","messages":[{"role":"system","content":"be brief"},"#,
+            r#"],"tools":[{"type":"function","function":{"name":"fs__read"}},"#,
+            r#"],"tool_choice":{"type":"function","function":{"name":"fs__read"}},"temperature":1.0,"top_k":-1,"max_tokens":7,"user":"me","stream":true,"stream_options":{"include_usage":true},"logprobs":true}"#,
+        );
+        assert_eq!(String::from_utf8(body).unwrap(), expected);
     }
 }

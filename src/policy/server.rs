@@ -99,7 +99,7 @@ impl Server {
     fn body(&self, call: &Call, names: &Names, found: &Found, sampling: &Sampling, max_tokens: Option<u64>) -> (Bytes, bool) {
         let dialect = self.dialect(found);
         let stream = dialect.stream(call);
-        let added = dialect.added(call, stream);
+        let added = dialect.added(call);
         let model = found.model.as_deref().unwrap_or(&call.model);
         let outer = Outer { model, stream, sampling, max_tokens, added: &added };
         (body::write(call, names, dialect.reasoning(), &outer).into(), stream)
@@ -158,7 +158,7 @@ impl Policy for Server {
         }
         let (body, stream) = self.body(call, &names, &found, &sampling_used, max_tokens_used);
         if call.stream && !stream {
-            notes.push("asked unstreamed: the server gives no log-probabilities beside tools in a stream".to_owned());
+            notes.push("asked unstreamed: in a stream this server keeps back tokens that it sampled".to_owned());
         }
         Ok(Prepared { body, stream, sampling_used, max_tokens_used, notes, call: Arc::new(call.clone()) })
     }
