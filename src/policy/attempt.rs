@@ -79,10 +79,11 @@ fn is_no_stream(first: &[u8]) -> bool {
 async fn whole(response: Response, idle: Duration, deadline: Instant, late: impl Fn() -> Trouble) -> Result<Begun, Trouble> {
     let Ok(read) = timeout_at(deadline, read_whole(response, idle)).await else { return Err(late()) };
     match read {
-        Ok(body) if body.trim_ascii_start().starts_with(b"{") => Ok(Begun::Whole(body)),
+        // A body without a length ends the same whether it is whole or cut; a look at its ends costs nothing.
+        Ok(body) if body.trim_ascii().starts_with(b"{") && body.trim_ascii().ends_with(b"}") => Ok(Begun::Whole(body)),
         Ok(body) => {
             let said = refusal::read(&body).message;
-            let failure = Failure::new(FailureKind::Unavailable, format!("the policy's answer is no JSON: {said:?}"));
+            let failure = Failure::new(FailureKind::Unavailable, format!("the policy's answer is no whole JSON: {said:?}"));
             Err(Trouble::Again(NoAnswer { failure, response: body }, None))
         }
         Err((error @ HttpError::TooLarge, _)) => Err(Trouble::Final(nothing(FailureKind::Unavailable, error.to_string()))),

@@ -192,7 +192,7 @@ impl Decoder {
         for piece in delta.tool_calls.iter().flatten() {
             self.tools.push(body, piece, whole, out);
         }
-        if let Some(tokens) = self.tokens(&choice.token_ids, choice.logprobs, verbose) {
+        if let Some(tokens) = self.tokens(choice.token_ids, choice.logprobs, verbose) {
             out.push(Event::Tokens(tokens));
         }
         if let Some(raw) = choice.logprobs.filter(|_| self.call.wants.logprobs) {
@@ -208,7 +208,7 @@ impl Decoder {
         choice.finish_reason.map(|reason| FinishReason::parse(&reason))
     }
 
-    fn tokens(&self, token_ids: &Option<Vec<u32>>, logprobs: Option<&RawValue>, all: Option<Vec<u32>>) -> Option<Tokens> {
+    fn tokens(&self, token_ids: Option<Vec<u32>>, logprobs: Option<&RawValue>, all: Option<Vec<u32>>) -> Option<Tokens> {
         if self.source == IdSource::None {
             return None;
         }
@@ -216,7 +216,7 @@ impl Decoder {
         let read = |raw: &RawValue| serde_json::from_str::<Option<Logprobs>>(raw.get()).ok().flatten();
         let entries = logprobs.and_then(read).and_then(|logprobs| logprobs.content).unwrap_or_default();
         let ids = match self.source {
-            IdSource::TokenIds => token_ids.clone().unwrap_or_default(),
+            IdSource::TokenIds => token_ids.unwrap_or_default(),
             _ => match all.filter(|ids| !ids.is_empty()) {
                 Some(ids) => ids,
                 None => entries.iter().filter_map(|entry| entry.id).collect(),

@@ -62,6 +62,11 @@ impl Dialect {
         }
     }
 
+    /// The server's name for the repetition penalty.
+    pub(super) fn repetition(self) -> &'static str {
+        if self.kind == PolicyKind::Llamacpp { "repeat_penalty" } else { "repetition_penalty" }
+    }
+
     /// The fields that get the reply's tokens, for us and for a client that asked itself.
     pub(super) fn added(self, call: &Call) -> Vec<(&'static str, String)> {
         let mut added = Vec::new();
