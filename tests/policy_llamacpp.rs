@@ -3,6 +3,8 @@
 //! Needs one: set `GLEANER_TEST_LLAMACPP_URL` to its address (any small chat model; `make demo` starts one). Without it these
 //! tests do nothing, unless `GLEANER_TEST_REAL=1`, with which they fail.
 
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "the lints' allowance for tests does not reach their helpers")]
+
 use std::sync::Arc;
 
 use gleaner::call::{
@@ -58,7 +60,9 @@ async fn ask(policy: &dyn Policy, call: &Call) -> Outcome {
         raw.extend_from_slice(&bytes);
     }
     let mut fold = Fold::default();
-    events.iter().for_each(|event| fold.push(event));
+    for event in &events {
+        fold.push(event);
+    }
     let reply = fold.reply();
     let captured = answer.capture(&reply).await;
     let max_tokens_used = answer.amended().map_or(prepared.max_tokens_used, |amended| amended.max_tokens_used);

@@ -121,13 +121,15 @@ impl Decoder {
 
     fn data(&mut self, data: &Bytes, whole: bool, out: &mut Vec<Event>) -> Result<(), Failure> {
         let healed;
-        let (data, text) = match std::str::from_utf8(data) {
-            Ok(text) => (data, text),
-            Err(_) => {
-                self.notes.push("the server's reply held bytes that are not UTF-8; they read as U+FFFD".to_owned());
-                healed = Bytes::from(String::from_utf8_lossy(data).into_owned());
-                (&healed, std::str::from_utf8(&healed).unwrap_or_default())
+        let (data, text) = if let Ok(text) = std::str::from_utf8(data) {
+            (data, text)
+        } else {
+            let note = "the server's reply held bytes that are not UTF-8; they read as U+FFFD";
+            if !self.notes.iter().any(|noted| noted == note) {
+                self.notes.push(note.to_owned());
             }
+            healed = Bytes::from(String::from_utf8_lossy(data).into_owned());
+            (&healed, std::str::from_utf8(&healed).unwrap_or_default())
         };
         let chunk: Chunk = serde_json::from_str(text).map_err(|error| {
             let start: String = text.chars().take(80).collect();

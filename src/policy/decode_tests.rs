@@ -122,7 +122,9 @@ fn finish(reason: &str) -> serde_json::Value {
 
 fn folded(events: &[Event]) -> Vec<(String, String, String)> {
     let mut fold = Fold::default();
-    events.iter().for_each(|event| fold.push(event));
+    for event in events {
+        fold.push(event);
+    }
     let plain = |text: &Text| text.decode().into_owned();
     fold.reply().tool_calls.iter().map(|call| (plain(&call.id), plain(&call.name), plain(&call.arguments))).collect()
 }

@@ -66,7 +66,9 @@ async fn ask(policy: &dyn Policy, call: &crate::call::Call) -> Result<Outcome, N
     let (events, end) = drain(&mut *answer).await;
     assert_eq!(end, Ok(()));
     let mut fold = Fold::default();
-    events.iter().for_each(|event| fold.push(event));
+    for event in &events {
+        fold.push(event);
+    }
     let reply = fold.reply();
     let captured = answer.capture(&reply).await;
     Ok(Outcome { prepared, reply, captured, amended: answer.amended() })
@@ -280,7 +282,7 @@ async fn dropping_a_reply_hangs_up_on_the_server() {
         stream.read(&mut buffer).await
     };
     let client = async {
-        let attempt = super::attempt::attempt(&http, bytes::Bytes::from_static(b"{}"), true, Duration::from_secs(60)).await;
+        let attempt = super::attempt::attempt(&http, bytes::Bytes::from_static(b"{}"), true, Duration::from_mins(1)).await;
         drop(attempt.ok().unwrap());
     };
     let (read, ()) = tokio::time::timeout(Duration::from_secs(10), async { tokio::join!(server, client) }).await.unwrap();
