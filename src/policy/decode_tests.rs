@@ -109,7 +109,7 @@ proptest! {
 }
 
 fn data(chunks: &[serde_json::Value]) -> String {
-    chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect()
+    chunks.iter().fold(String::new(), |text, chunk| text + &format!("data: {chunk}\n\n"))
 }
 
 fn delta(delta: &serde_json::Value) -> serde_json::Value {
