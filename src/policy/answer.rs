@@ -58,7 +58,7 @@ impl Answer for Reading {
         }
         let chunk = match first {
             Some(first) => Some(first),
-            None => self.prompt.beside(next_chunk(response, self.http.idle)).await.map_err(broken)?,
+            None => self.prompt.beside(next_chunk(response, self.http.idle)).await.map_err(|error| broken(&error))?,
         };
         match &chunk {
             Some(bytes) => self.decoder.push(bytes, events)?,
@@ -74,12 +74,11 @@ impl Answer for Reading {
             let capture = Capture { reason: Some(reason.to_owned()), constrained, ..Capture::default() };
             return Captured { capture, version, prompt_raw: Bytes::new() };
         }
-        let (prompt, prompt_raw) = match self.prompt.answer().await {
-            Some(known) => (known.ids.clone(), known.raw.clone()),
-            None => {
-                let ids = reply.prompt_ids.clone();
-                (ids.ok_or_else(|| "the server gave no prompt ids".to_owned()), Bytes::new())
-            }
+        let (prompt, prompt_raw) = if let Some(known) = self.prompt.answer().await {
+            (known.ids.clone(), known.raw.clone())
+        } else {
+            let ids = reply.prompt_ids.clone();
+            (ids.ok_or_else(|| "the server gave no prompt ids".to_owned()), Bytes::new())
         };
         let claim = Claim { prompt, logprob_kind: self.logprob_kind, constrained };
         Captured { capture: capture::check(claim, reply), version, prompt_raw }
@@ -95,7 +94,7 @@ impl Answer for Reading {
     }
 }
 
-fn broken(error: HttpError) -> Failure {
+fn broken(error: &HttpError) -> Failure {
     match error {
         HttpError::Silent(_) => Failure::new(FailureKind::TimedOut, format!("the reply stalled: {error}")),
         _ => Failure::new(FailureKind::Cut, format!("the reply broke off: {error}")),

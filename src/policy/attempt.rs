@@ -79,10 +79,11 @@ fn is_no_stream(first: &[u8]) -> bool {
 async fn whole(response: Response, idle: Duration, deadline: Instant, late: impl Fn() -> Trouble) -> Result<Begun, Trouble> {
     let Ok(read) = timeout_at(deadline, read_whole(response, idle)).await else { return Err(late()) };
     match read {
-        Ok(body) if body.trim_ascii_start().starts_with(b"{") => Ok(Begun::Whole(body)),
+        // A body without a length ends the same whether it is whole or cut; a look at its ends costs nothing.
+        Ok(body) if body.trim_ascii().starts_with(b"{") && body.trim_ascii().ends_with(b"}") => Ok(Begun::Whole(body)),
         Ok(body) => {
             let said = refusal::read(&body).message;
-            let failure = Failure::new(FailureKind::Unavailable, format!("the policy's answer is no JSON: {said:?}"));
+            let failure = Failure::new(FailureKind::Unavailable, format!("the policy's answer is no whole JSON: {said:?}"));
             Err(Trouble::Again(NoAnswer { failure, response: body }, None))
         }
         Err((error @ HttpError::TooLarge, _)) => Err(Trouble::Final(nothing(FailureKind::Unavailable, error.to_string()))),
@@ -137,14 +138,38 @@ impl Retries {
 
     /// Waits before the next try, as long as the server asked for if it did. `false` if the time is up.
     pub(super) async fn wait(&mut self, asked: Option<Duration>) -> bool {
-        let now = Instant::now();
+        let Some(wait) = self.next(Instant::now(), asked) else { return false };
+        tokio::time::sleep(wait).await;
+        true
+    }
+
+    fn next(&mut self, now: Instant, asked: Option<Duration>) -> Option<Duration> {
         let until = *self.until.get_or_insert(now + self.within);
         let wait = asked.unwrap_or(self.wait);
         self.wait = (self.wait * 2).min(Self::LONGEST);
-        if now + wait > until {
-            return false;
-        }
-        tokio::time::sleep(wait).await;
-        true
+        (now + wait <= until).then_some(wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_within_the_time_and_obey_the_server() {
+        let start = Instant::now();
+        let waits = |asked: Option<Duration>| {
+            let mut retries = Retries::new(Duration::from_secs(20));
+            let mut now = start;
+            let mut waited = Vec::new();
+            while let Some(wait) = retries.next(now, asked) {
+                waited.push(wait.as_millis());
+                now += wait;
+            }
+            waited
+        };
+        assert_eq!(waits(None), [250, 500, 1000, 2000, 4000, 5000, 5000]);
+        assert_eq!(waits(Some(Duration::from_secs(9))), [9000, 9000]);
+        assert_eq!(waits(Some(Duration::from_secs(21))), [0; 0]);
     }
 }

@@ -17,6 +17,8 @@ pub(super) struct Outer<'a> {
     pub model: &'a str,
     pub stream: bool,
     pub sampling: &'a Sampling,
+    /// The server's name for the repetition penalty.
+    pub repetition: &'static str,
     pub max_tokens: Option<u64>,
     /// The kind's own fields, names and values, each the last word on its name.
     pub added: &'a [(&'static str, String)],
@@ -28,11 +30,12 @@ pub(super) fn write(call: &Call, names: &Names, reasoning: ReasoningField, outer
     out.extend_from_slice(b"{\"model\":");
     quote(&mut out, outer.model);
     write_conversation(&mut out, call, names, reasoning);
-    write_sampling(&mut out, outer.sampling);
+    write_sampling(&mut out, outer.sampling, outer.repetition);
     if let Some(max_tokens) = outer.max_tokens {
         field(&mut out, "max_tokens", max_tokens.to_string().as_bytes());
     }
-    let own = |name: &str| OWN.contains(&name) || outer.added.iter().any(|(added, _)| *added == name);
+    let written = |name: &str| OWN.contains(&name) || name == outer.repetition && outer.sampling.repetition_penalty.is_some();
+    let own = |name: &str| written(name) || outer.added.iter().any(|(added, _)| *added == name);
     write_rest(&mut out, call, &own);
     if outer.stream {
         out.extend_from_slice(b",\"stream\":true,\"stream_options\":{\"include_usage\":true}");
@@ -147,14 +150,14 @@ fn write_choice(out: &mut Vec<u8>, choice: &ToolChoice, names: &Names) {
     out.extend_from_slice(plain);
 }
 
-fn write_sampling(out: &mut Vec<u8>, sampling: &Sampling) {
+fn write_sampling(out: &mut Vec<u8>, sampling: &Sampling, repetition: &'static str) {
     let floats = [
         ("temperature", sampling.temperature),
         ("top_p", sampling.top_p),
         ("min_p", sampling.min_p),
         ("presence_penalty", sampling.presence_penalty),
         ("frequency_penalty", sampling.frequency_penalty),
-        ("repetition_penalty", sampling.repetition_penalty),
+        (repetition, sampling.repetition_penalty),
     ];
     for (name, value) in floats {
         // A setting that is not a finite number can't come out of JSON.
@@ -240,10 +243,25 @@ mod tests {
         ];
         let raw = |json: &str| Raw::from_value(&serde_json::from_str::<serde_json::Value>(json).unwrap());
         call.rest = vec![(text("logprobs"), raw("false")), (text("user"), raw("\"me\"")), (text("seed"), raw("1"))];
-        let sampling = Sampling { temperature: Some(1.0), top_k: Some(-1), ..Sampling::default() };
+        let sampling = Sampling { temperature: Some(1.0), top_k: Some(-1), repetition_penalty: Some(1.5), ..Sampling::default() };
         let added = [("logprobs", "true".to_owned())];
-        let outer = Outer { model: "m", stream: true, sampling: &sampling, max_tokens: Some(7), added: &added };
+        let outer = Outer {
+            model: "m",
+            stream: true,
+            sampling: &sampling,
+            repetition: "repeat_penalty",
+            max_tokens: Some(7),
+            added: &added,
+        };
         let body = write(&call, &Names::of(&call), ReasoningField { name: "reasoning", always: true }, &outer);
-        insta::assert_snapshot!(String::from_utf8(body).unwrap(), @"");
+        let message = r#"{"role":"assistant","reasoning":"hm","tool_calls":[{"id":"c1","type":"function","function":{"name":"fs__read","arguments":"{}"}}]}"#;
+        let patch = r#"{"type":"function","function":{"name":"patch","parameters":{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}}}"#;
+        let expected = format!(
+            "{}{message}{}{patch}{}",
+            r#"{"model":"m","messages":[{"role":"system","content":"be brief"},"#,
+            r#"],"tools":[{"type":"function","function":{"name":"fs__read"}},"#,
+            r#"],"tool_choice":{"type":"function","function":{"name":"fs__read"}},"temperature":1.0,"repeat_penalty":1.5,"top_k":-1,"max_tokens":7,"user":"me","stream":true,"stream_options":{"include_usage":true},"logprobs":true}"#,
+        );
+        assert_eq!(String::from_utf8(body).unwrap(), expected);
     }
 }

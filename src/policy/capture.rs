@@ -13,7 +13,7 @@ pub(super) struct Claim {
 /// Checks the ids and log-probabilities of a reply. Nothing is padded or guessed: what does not add up is said in numbers.
 pub(super) fn check(claim: Claim, reply: &Reply) -> Capture {
     let Claim { prompt, logprob_kind, constrained } = claim;
-    let at = |level, reason| Capture { level, reason, constrained, logprob_kind, ..Capture::default() };
+    let at = |level, reason| Capture { level, reason, logprob_kind, constrained, ..Capture::default() };
     let text = |reason: String| at(CaptureLevel::Text, Some(reason));
     let prompt_ids = match prompt {
         Ok(ids) => ids,

@@ -121,13 +121,15 @@ impl Decoder {
 
     fn data(&mut self, data: &Bytes, whole: bool, out: &mut Vec<Event>) -> Result<(), Failure> {
         let healed;
-        let (data, text) = match std::str::from_utf8(data) {
-            Ok(text) => (data, text),
-            Err(_) => {
-                self.notes.push("the server's reply held bytes that are not UTF-8; they read as U+FFFD".to_owned());
-                healed = Bytes::from(String::from_utf8_lossy(data).into_owned());
-                (&healed, std::str::from_utf8(&healed).unwrap_or_default())
+        let (data, text) = if let Ok(text) = std::str::from_utf8(data) {
+            (data, text)
+        } else {
+            let note = "the server's reply held bytes that are not UTF-8; they read as U+FFFD";
+            if !self.notes.iter().any(|noted| noted == note) {
+                self.notes.push(note.to_owned());
             }
+            healed = Bytes::from(String::from_utf8_lossy(data).into_owned());
+            (&healed, std::str::from_utf8(&healed).unwrap_or_default())
         };
         let chunk: Chunk = serde_json::from_str(text).map_err(|error| {
             let start: String = text.chars().take(80).collect();
@@ -192,7 +194,7 @@ impl Decoder {
         for piece in delta.tool_calls.iter().flatten() {
             self.tools.push(body, piece, whole, out);
         }
-        if let Some(tokens) = self.tokens(&choice.token_ids, choice.logprobs, verbose) {
+        if let Some(tokens) = self.tokens(choice.token_ids, choice.logprobs, verbose) {
             out.push(Event::Tokens(tokens));
         }
         if let Some(raw) = choice.logprobs.filter(|_| self.call.wants.logprobs) {
@@ -208,7 +210,7 @@ impl Decoder {
         choice.finish_reason.map(|reason| FinishReason::parse(&reason))
     }
 
-    fn tokens(&self, token_ids: &Option<Vec<u32>>, logprobs: Option<&RawValue>, all: Option<Vec<u32>>) -> Option<Tokens> {
+    fn tokens(&self, token_ids: Option<Vec<u32>>, logprobs: Option<&RawValue>, all: Option<Vec<u32>>) -> Option<Tokens> {
         if self.source == IdSource::None {
             return None;
         }
@@ -216,7 +218,7 @@ impl Decoder {
         let read = |raw: &RawValue| serde_json::from_str::<Option<Logprobs>>(raw.get()).ok().flatten();
         let entries = logprobs.and_then(read).and_then(|logprobs| logprobs.content).unwrap_or_default();
         let ids = match self.source {
-            IdSource::TokenIds => token_ids.clone().unwrap_or_default(),
+            IdSource::TokenIds => token_ids.unwrap_or_default(),
             _ => match all.filter(|ids| !ids.is_empty()) {
                 Some(ids) => ids,
                 None => entries.iter().filter_map(|entry| entry.id).collect(),

@@ -45,11 +45,12 @@ impl Dialect {
         }
     }
 
-    /// Whether the server is asked for a stream: if the client wants one, unless the server refuses to give log-probabilities
-    /// beside tools in it (llama.cpp).
+    /// Whether the server is asked for a stream: if the client wants one, unless that would cost tokens. In its streams
+    /// llama.cpp tells neither the id that ends a reply nor those of incomplete characters, and beside tools it refuses
+    /// log-probabilities; in a whole body all ids are there.
     pub(super) fn stream(self, call: &Call) -> bool {
-        let refused = self.kind == PolicyKind::Llamacpp && (self.tokens || call.wants.logprobs) && !call.tools.is_empty();
-        call.stream && !refused
+        let costs = self.kind == PolicyKind::Llamacpp && (self.tokens || call.wants.logprobs && !call.tools.is_empty());
+        call.stream && !costs
     }
 
     /// vLLM reads `reasoning`, llama.cpp `reasoning_content`; of other servers the client knows best.
@@ -61,8 +62,13 @@ impl Dialect {
         }
     }
 
+    /// The server's name for the repetition penalty.
+    pub(super) fn repetition(self) -> &'static str {
+        if self.kind == PolicyKind::Llamacpp { "repeat_penalty" } else { "repetition_penalty" }
+    }
+
     /// The fields that get the reply's tokens, for us and for a client that asked itself.
-    pub(super) fn added(self, call: &Call, stream: bool) -> Vec<(&'static str, String)> {
+    pub(super) fn added(self, call: &Call) -> Vec<(&'static str, String)> {
         let mut added = Vec::new();
         let yes = || "true".to_owned();
         if self.kind == PolicyKind::Vllm && (self.tokens || call.wants.token_ids) {
@@ -79,8 +85,7 @@ impl Dialect {
             };
             added.extend(top.map(|top| ("top_logprobs", top.to_string())));
         }
-        // Only a whole body has all ids; in a stream those of incomplete characters are lost.
-        if self.asks_prompt() && !stream {
+        if self.asks_prompt() {
             added.push(("verbose", yes()));
             added.push(("return_tokens", yes()));
         }

@@ -7,6 +7,8 @@ mod capture;
 mod chunk;
 mod config;
 mod decode;
+#[cfg(test)]
+mod decode_tests;
 mod http;
 mod kind;
 mod limit;
@@ -15,6 +17,8 @@ mod names;
 mod probe;
 mod refusal;
 mod server;
+#[cfg(test)]
+mod server_tests;
 #[cfg(test)]
 mod stub;
 mod tools;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use secrecy::SecretString;
+use tokio::time::Instant;
 
 use super::answer::{Reading, Source};
 use super::attempt::{Begun, Retries, Trouble, attempt};
@@ -22,6 +23,9 @@ use super::version::Versions;
 use super::{Answer, NoAnswer, Policy, Prepared};
 use crate::call::{Call, Failure, FailureKind, Sampling};
 
+/// How soon a server that gave no answer is asked again what it is.
+const PROBE_AGAIN: Duration = Duration::from_millis(200);
+
 /// A policy of any kind.
 pub(super) struct Server {
     name: String,
@@ -29,8 +33,8 @@ pub(super) struct Server {
     http: Arc<Http>,
     versions: Arc<Versions>,
     found: RwLock<Option<Arc<Found>>>,
-    /// Held by whoever asks the server what it is, so that it is asked once.
-    probing: tokio::sync::Mutex<()>,
+    /// Held by whoever asks the server what it is, so that it is asked once; when it last gave no answer, and why.
+    probing: tokio::sync::Mutex<Option<(Instant, String)>>,
 }
 
 impl Server {
@@ -44,7 +48,7 @@ impl Server {
             versions: Arc::new(Versions::new(config.version.clone())),
             config: config.clone(),
             found: RwLock::new(None),
-            probing: tokio::sync::Mutex::new(()),
+            probing: tokio::sync::Mutex::new(None),
         })
     }
 
@@ -62,11 +66,21 @@ impl Server {
         if let Some(found) = self.known() {
             return Ok(found);
         }
-        let _asking = self.probing.lock().await;
+        let mut failed = self.probing.lock().await;
         if let Some(found) = self.known() {
             return Ok(found);
         }
-        let found = Arc::new(probe(&self.http, &self.config).await?);
+        // Whoever waited here for another's question takes its answer, and does not wait as long again.
+        if let Some((_, reason)) = failed.as_ref().filter(|(at, _)| at.elapsed() < PROBE_AGAIN) {
+            return Err(reason.clone());
+        }
+        let found = match probe(&self.http, &self.config).await {
+            Ok(found) => Arc::new(found),
+            Err(reason) => {
+                *failed = Some((Instant::now(), reason.clone()));
+                return Err(reason);
+            }
+        };
         if found.kind == PolicyKind::Vllm {
             self.versions.begin(&self.http).await;
         }
@@ -99,9 +113,9 @@ impl Server {
     fn body(&self, call: &Call, names: &Names, found: &Found, sampling: &Sampling, max_tokens: Option<u64>) -> (Bytes, bool) {
         let dialect = self.dialect(found);
         let stream = dialect.stream(call);
-        let added = dialect.added(call, stream);
+        let added = dialect.added(call);
         let model = found.model.as_deref().unwrap_or(&call.model);
-        let outer = Outer { model, stream, sampling, max_tokens, added: &added };
+        let outer = Outer { model, stream, sampling, repetition: dialect.repetition(), max_tokens, added: &added };
         (body::write(call, names, dialect.reasoning(), &outer).into(), stream)
     }
 
@@ -158,7 +172,7 @@ impl Policy for Server {
         }
         let (body, stream) = self.body(call, &names, &found, &sampling_used, max_tokens_used);
         if call.stream && !stream {
-            notes.push("asked unstreamed: the server gives no log-probabilities beside tools in a stream".to_owned());
+            notes.push("asked unstreamed: in a stream this server keeps back tokens that it sampled".to_owned());
         }
         Ok(Prepared { body, stream, sampling_used, max_tokens_used, notes, call: Arc::new(call.clone()) })
     }

@@ -1,0 +1,161 @@
+//! The llama.cpp policy against a real llama.cpp server.
+//!
+//! Needs one: set `GLEANER_TEST_LLAMACPP_URL` to its address (any small chat model; `make demo` starts one). Without it these
+//! tests do nothing, unless `GLEANER_TEST_REAL=1`, with which they fail.
+
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "the lints' allowance for tests does not reach their helpers")]
+
+use std::sync::Arc;
+
+use gleaner::call::{
+    Call, Capture, CaptureLevel, Content, FailureKind, Fold, LogprobKind, Message, Reply, Role, Sampling, Text, Tool, ToolKind,
+    Wants,
+};
+use gleaner::policy::{Captured, Policy, PolicyConfig, connect};
+
+/// The policy under test; `None` where no server is named and none is asked for.
+fn policy() -> Option<Arc<dyn Policy>> {
+    let Ok(url) = std::env::var("GLEANER_TEST_LLAMACPP_URL") else {
+        assert!(
+            std::env::var("GLEANER_TEST_REAL").is_err(),
+            "GLEANER_TEST_REAL is set, so GLEANER_TEST_LLAMACPP_URL must name a llama.cpp server"
+        );
+        eprintln!("not run: GLEANER_TEST_LLAMACPP_URL names no llama.cpp server");
+        return None;
+    };
+    Some(connect("llama", &PolicyConfig { url, ..PolicyConfig::default() }, None).unwrap())
+}
+
+fn call(prompt: &str, stream: bool) -> Call {
+    Call {
+        wire: "chat",
+        model: "any".to_owned(),
+        stream,
+        messages: vec![Message::text(Role::User, Text::new(prompt))],
+        tools: Vec::new(),
+        tool_choice: None,
+        parallel_tool_calls: None,
+        sampling: Sampling { temperature: Some(1.0), seed: Some(11), ..Sampling::default() },
+        max_tokens: Some(16),
+        reasoning_effort: None,
+        response_format: None,
+        wants: Wants::default(),
+        notes: Vec::new(),
+        rest: Vec::new(),
+    }
+}
+
+struct Outcome {
+    reply: Reply,
+    captured: Captured,
+    raw: Vec<u8>,
+    max_tokens_used: Option<u64>,
+}
+
+async fn ask(policy: &dyn Policy, call: &Call) -> Outcome {
+    let prepared = policy.prepare(call, &Sampling::default()).await.unwrap();
+    let mut answer = policy.send(&prepared).await.map_err(|error| error.failure).unwrap();
+    let (mut events, mut raw) = (Vec::new(), Vec::new());
+    while let Some(bytes) = answer.next(&mut events).await.unwrap() {
+        raw.extend_from_slice(&bytes);
+    }
+    let mut fold = Fold::default();
+    for event in &events {
+        fold.push(event);
+    }
+    let reply = fold.reply();
+    let captured = answer.capture(&reply).await;
+    let max_tokens_used = answer.amended().map_or(prepared.max_tokens_used, |amended| amended.max_tokens_used);
+    Outcome { reply, captured, raw, max_tokens_used }
+}
+
+fn assert_full(outcome: &Outcome) {
+    let Capture { level, reason, prompt_ids, completion_ids, logprobs, logprob_kind, constrained } = &outcome.captured.capture;
+    assert_eq!((level, reason), (&CaptureLevel::Full, &None));
+    let usage = outcome.reply.usage.unwrap();
+    let counted = (usage.prompt_tokens, usage.completion_tokens, usage.completion_tokens);
+    assert_eq!((prompt_ids.len() as u64, completion_ids.len() as u64, logprobs.len() as u64), counted);
+    assert_eq!((*logprob_kind, *constrained), (LogprobKind::Raw, false));
+    assert!(!outcome.captured.prompt_raw.is_empty());
+}
+
+#[tokio::test]
+async fn plain_calls_are_known_whole() {
+    let Some(policy) = policy() else { return };
+    for stream in [true, false] {
+        let outcome = ask(&*policy, &call("Write one short sentence about ships.", stream)).await;
+        assert_full(&outcome);
+        // The ids are those of the raw bytes, read here by other code.
+        let text = String::from_utf8(outcome.raw).unwrap();
+        let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let entries = document["choices"][0]["logprobs"]["content"].as_array().unwrap();
+        let pairs: Vec<(u64, f64)> =
+            entries.iter().map(|entry| (entry["id"].as_u64().unwrap(), entry["logprob"].as_f64().unwrap())).collect();
+        let capture = outcome.captured.capture;
+        let ids = capture.completion_ids.iter().map(|id| u64::from(*id));
+        assert_eq!(pairs, ids.zip(capture.logprobs).collect::<Vec<_>>());
+    }
+    assert!(policy.describe().starts_with("llama.cpp, model "), "{}", policy.describe());
+    policy.ready().await.unwrap();
+}
+
+#[tokio::test]
+async fn tools_are_asked_unstreamed_and_other_turns_keep_their_prompt_exact() {
+    let Some(policy) = policy() else { return };
+    let mut call = call("What is in this folder?", true);
+    call.tools.push(Tool {
+        kind: ToolKind::Function,
+        namespace: Some(Text::new("shell")),
+        name: Text::new("run"),
+        description: Some(Text::new("Runs a command")),
+        parameters: Some(serde_json::from_str(r#"{"type":"object","properties":{"command":{"type":"string"}}}"#).unwrap()),
+        rest: Vec::new(),
+    });
+    call.messages.insert(0, Message::text(Role::Developer, Text::new("Be brief.")));
+    call.messages.push(Message { content: Content::Null, reasoning: Some(Text::new("hm")), ..Message::new(Role::Assistant) });
+    call.messages.push(Message::text(Role::User, Text::new("Go on \u{1f980}.")));
+    let outcome = ask(&*policy, &call).await;
+    let capture = outcome.captured.capture;
+    assert_ne!(capture.level, CaptureLevel::Text, "{:?}", capture.reason);
+    assert!(serde_json::from_slice::<serde_json::Value>(&outcome.raw).is_ok(), "asked for a stream");
+}
+
+/// Characters of several tokens cost llama.cpp their log-probabilities; that must be seen, every time.
+#[tokio::test]
+async fn lost_tokens_are_noticed() {
+    let Some(policy) = policy() else { return };
+    let mut lost = 0;
+    for seed in 0..2 {
+        let mut call =
+            call("Repeat: \u{1f469}\u{200d}\u{1f680} \u{1f9d1}\u{1f3fd}\u{200d}\u{1f52c} \u{1f389}\u{1f980}", seed % 2 == 0);
+        call.sampling = Sampling { temperature: Some(1.8), seed: Some(seed), ..Sampling::default() };
+        let outcome = ask(&*policy, &call).await;
+        let capture = &outcome.captured.capture;
+        let entries = outcome.reply.tokens.logprobs.len() as u64;
+        let counted = outcome.reply.usage.unwrap().completion_tokens;
+        if entries == counted {
+            assert_full(&outcome);
+            continue;
+        }
+        lost += 1;
+        let found = (capture.level, capture.completion_ids.len() as u64);
+        assert_eq!(found, (CaptureLevel::Ids, counted), "{:?}", capture.reason);
+        assert!(capture.reason.is_some() && capture.logprobs.is_empty());
+    }
+    assert!(lost > 0, "no token was lost: this test shows nothing");
+}
+
+#[tokio::test]
+async fn windows_are_kept() {
+    let Some(policy) = policy() else { return };
+    let mut call = call("Say hello.", true);
+    call.max_tokens = Some(1_000_000);
+    call.sampling.stop = Some(serde_json::from_str("\"e\"").unwrap());
+    let outcome = ask(&*policy, &call).await;
+    let window: u64 = policy.describe().split("window ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    assert_eq!(outcome.max_tokens_used, Some(window - outcome.reply.usage.unwrap().prompt_tokens));
+    call.messages[0] = Message::text(Role::User, Text::new(&"hello world ".repeat(20_000)));
+    let prepared = policy.prepare(&call, &Sampling::default()).await.unwrap();
+    let failure = policy.send(&prepared).await.err().unwrap().failure;
+    assert_eq!((failure.kind, failure.status), (FailureKind::ContextOverflow, 400));
+}
