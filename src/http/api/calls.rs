@@ -56,7 +56,7 @@ pub(super) async fn list(
     let after: Option<CallId> = named("after", page.after.as_deref())?;
     let size = page_size(page.limit) as usize;
     let rollout = known(app.store.rollout(id).await?, "rollout", id)?;
-    let (records, next) = cut(app.store.calls(id).await?, after, size);
+    let (records, next) = cut(app.store.calls(id).await?, after, size)?;
     let mut calls = Vec::with_capacity(records.len());
     for record in records {
         calls.push(whole(app.store.as_ref(), record, &rollout).await?);
@@ -65,13 +65,18 @@ pub(super) async fn list(
 }
 
 /// The page of `size` calls that follows `after`, and the cursor of the next one.
-fn cut(calls: Vec<CallRecord>, after: Option<CallId>, size: usize) -> (Vec<CallRecord>, Option<CallId>) {
-    // A cursor is a place in the list; one that is not in it is past none of it.
-    let start = after.and_then(|after| calls.iter().position(|call| call.id == after)).map_or(0, |at| at + 1);
+fn cut(calls: Vec<CallRecord>, after: Option<CallId>, size: usize) -> Result<(Vec<CallRecord>, Option<CallId>), Problem> {
+    let start = match after {
+        None => 0,
+        Some(after) => {
+            let place = calls.iter().position(|call| call.id == after);
+            1 + place.ok_or_else(|| Problem::invalid(format!("after: the rollout has no call {after}")))?
+        }
+    };
     let more = calls.len() - start > size;
     let page: Vec<CallRecord> = calls.into_iter().skip(start).take(size).collect();
     let next = page.last().filter(|_| more).map(|call| call.id);
-    (page, next)
+    Ok((page, next))
 }
 
 /// Reads one call's full record.

@@ -265,6 +265,10 @@ async fn lists_come_in_pages_and_by_filter() {
     for query in ["limit=x", "stat=open", "status=opened", "after=7"] {
         assert_eq!(api.get(&format!("/rollouts?{query}")).await.0, 400, "{query}");
     }
+    let unknown = RolloutId::generate();
+    for path in [format!("/rollouts?after={unknown}"), format!("/rollouts/{}/calls?after={unknown}", ids[0].as_str().unwrap())] {
+        assert_eq!(api.get(&path).await.0, 400, "{path}");
+    }
     assert_eq!(api.get("/rollouts?limit=0").await.1["rollouts"].as_array().unwrap().len(), 1);
 }
 
