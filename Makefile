@@ -8,14 +8,14 @@ build:
 demo:
 	@scripts/demo
 
-# Everything that .ci/run runs: format, lints, Rust tests, Python tests; with Docker and llama.cpp.
+# Everything that .ci/run runs: format, lints, Rust tests, Python tests; with Docker and llama.cpp (ignored tests need one).
 test: lint setup
-	cargo test
+	scripts/with-llama-server cargo test -- --include-ignored
 	GLEANER_BIN=$(CURDIR)/target/debug/gleaner target/venv/bin/python -m pytest -q tests/python
 
-# The tests that take long beside them.
+# Also the kills and the full disk in full length.
 test-all: test
-	cargo test -- --ignored
+	GLEANER_TEST_ROUNDS=20 cargo test --test crash
 
 lint:
 	@scripts/setup build

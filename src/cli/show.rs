@@ -9,13 +9,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
-use uuid::Uuid;
 
 use super::terminal::{Paint, print};
 use crate::call::{CallRecord, RawKind};
 use crate::http::api::{RolloutView, whole};
 use crate::ids::{CallId, RolloutId};
-use crate::store::{Rollout, RolloutFilter, Store};
+use crate::store::{Rollout, RolloutFilter, Store, StoreError};
 use crate::trajectory::Built;
 
 /// Shows one rollout: how it ended, its calls, why calls were left out, and its samples. Works while a server runs on the same
@@ -105,9 +104,7 @@ async fn find(store: &dyn Store, text: &str) -> anyhow::Result<Rollout> {
     let digits: String = text.chars().filter(|c| *c != '-').collect::<String>().to_ascii_lowercase();
     let whole_id = !digits.is_empty() && digits.len() <= 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     ensure!(whole_id, "{text} is no rollout's id; gleaner list gives them");
-    let filter = RolloutFilter { after: just_before(&digits), limit: 2, ..RolloutFilter::default() };
-    let mut found = store.rollouts(&filter).await?;
-    found.retain(|rollout| rollout.id.0.simple().to_string().starts_with(&digits));
+    let mut found = beginning(store, &digits).await?;
     match found.len() {
         0 => bail!("no rollout's id begins with {text} in {}; gleaner list gives them", store.describe()),
         1 => Ok(found.remove(0)),
@@ -115,10 +112,24 @@ async fn find(store: &dyn Store, text: &str) -> anyhow::Result<Rollout> {
     }
 }
 
-/// The id that comes just before all that begin with these hexadecimal digits; `None` if that is all of them.
-fn just_before(digits: &str) -> Option<RolloutId> {
-    let first = u128::from_str_radix(&format!("{digits:0<32}"), 16).ok()?;
-    first.checked_sub(1).map(|id| RolloutId(Uuid::from_u128(id)))
+/// The first rollouts whose ids begin with these hexadecimal digits; a second one is enough to know that it is not the only one.
+async fn beginning(store: &dyn Store, digits: &str) -> Result<Vec<Rollout>, StoreError> {
+    const PAGE: u32 = 1000;
+    let mut filter = RolloutFilter { limit: PAGE, ..RolloutFilter::default() };
+    let mut found = Vec::new();
+    loop {
+        let page = store.rollouts(&filter).await?;
+        let last = page.len() < PAGE as usize;
+        filter.after = page.last().map(|rollout| rollout.id);
+        found.extend(page.into_iter().filter(|rollout| begins(rollout.id, digits)));
+        if last || found.len() > 1 {
+            return Ok(found);
+        }
+    }
+}
+
+fn begins(id: RolloutId, digits: &str) -> bool {
+    id.0.simple().to_string().starts_with(digits)
 }
 
 #[cfg(test)]
@@ -126,12 +137,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_that_begin_so_come_after_the_bound() {
-        let bound = just_before("019a").unwrap();
-        let first: RolloutId = "019a0000-0000-0000-0000-000000000000".parse().unwrap();
-        let before: RolloutId = "0199ffff-ffff-ffff-ffff-ffffffffffff".parse().unwrap();
-        assert_eq!(bound, before);
-        assert!(bound < first);
-        assert_eq!(just_before("0"), None);
+    fn the_beginning_of_an_id_is_without_hyphens() {
+        let id: RolloutId = "019a0000-1234-7000-8000-000000000000".parse().unwrap();
+        assert_eq!(["019a", "019a00001234", "019b", "9a"].map(|digits| begins(id, digits)), [true, true, false, false]);
     }
 }

@@ -174,7 +174,10 @@ impl From<FinishError> for Problem {
 
 impl From<ExportError> for Problem {
     fn from(error: ExportError) -> Self {
-        Self::Internal { cause: error.to_string() }
+        match error {
+            ExportError::Store(error) => error.into(),
+            other => Self::Internal { cause: other.to_string() },
+        }
     }
 }
 

@@ -127,6 +127,8 @@ fn context(ids: &[u32]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -138,6 +140,39 @@ mod tests {
         assert_eq!(strings(stream), ["He", "y"]);
         assert_eq!(strings(br#"{"choices":[{"logprobs":{"content":[{"token":"a"},{"token":"b"}]}}]}"#), ["a", "b"]);
         assert_eq!(strings(b"<html>"), Vec::<String>::new());
+    }
+
+    fn given(mask: [u8; 6]) -> Sample {
+        let call_id = "019a0000-0000-7000-8000-000000000001";
+        let span = |start: usize, end: usize| {
+            json!({"call_id": call_id, "start": start, "end": end, "policy_version": null,
+            "policy_seq": 0, "version_source": null, "finish_reason": null, "sampling": {}, "logprob_kind": "raw",
+            "constrained": false, "rewards": {}})
+        };
+        let sample = json!({"schema": "gleaner.sample.v1", "id": "s", "rollout_id": "019a0000-0000-7000-8000-000000000000",
+            "rollout_index": 0, "group_id": null, "task_id": null, "harness": null, "purpose": "record", "index": 0,
+            "token_ids": [1, 2, 3, 4, 5, 6], "loss_mask": mask, "logprobs": [null, null, -1.0, -1.0, null, -1.0],
+            "prompt_length": 2, "spans": [span(2, 4), span(5, 6)], "reward": null, "rewards": {}, "outcome": null,
+            "status": "complete", "rollout_mask_total": 3, "rollout_samples": 1, "parent": null, "policy": "p", "model": "m",
+            "tokenizer_hash": null, "template_hash": null, "messages": [], "tools": [], "images": [], "metadata": {}});
+        serde_json::from_value(sample).unwrap()
+    }
+
+    #[test]
+    fn runs_change_with_the_mask_and_with_the_call() {
+        let named = |texts: &[&str]| {
+            let texts = texts.iter().map(|text| (*text).to_owned()).collect();
+            BTreeMap::from([("019a0000-0000-7000-8000-000000000001".parse().unwrap(), texts)])
+        };
+        let text = sample(&given([0, 0, 1, 1, 0, 1]), &named(&["a\n", "b"]), &BTreeMap::new(), Paint::none());
+        let expected = "sample s\n[mask 0] 2 ids: 1 2\n[mask 1] 2 ids sampled: 3 \"a\\n\" 4 \"b\"\n[mask 0] 1 ids: 5\n\
+            [mask 1] 1 ids sampled: 6\n";
+        assert_eq!(text, expected);
+        // A span that another sample trains is context here, and is told from what was given to the policy.
+        let text = sample(&given([0, 0, 0, 0, 0, 1]), &named(&[]), &BTreeMap::new(), Paint::always());
+        let expected = "\x1b[1msample\x1b[0m s\n[mask 0] 2 ids: \x1b[2m1 2\x1b[0m\n[mask 0] 2 ids sampled: \x1b[2m3 4\x1b[0m\n\
+            [mask 0] 1 ids: \x1b[2m5\x1b[0m\n[mask 1] 1 ids sampled: \x1b[32m6\x1b[0m\n";
+        assert_eq!(text, expected);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::extract::{Id, Params, named, page_size};
 use super::known;
 use super::view::CallView;
-use crate::call::{CallRecord, Raw, RawKind};
+use crate::call::{CallRecord, Raw, RawKind, Text};
 use crate::http::problem::{Problem, ProblemDocument};
 use crate::ids::{CallId, RolloutId};
 use crate::proxy::App;
@@ -56,7 +56,7 @@ pub(super) async fn list(
     let after: Option<CallId> = named("after", page.after.as_deref())?;
     let size = page_size(page.limit) as usize;
     let rollout = known(app.store.rollout(id).await?, "rollout", id)?;
-    let (records, next) = cut(app.store.calls(id).await?, after, size);
+    let (records, next) = cut(app.store.calls(id).await?, after, size)?;
     let mut calls = Vec::with_capacity(records.len());
     for record in records {
         calls.push(whole(app.store.as_ref(), record, &rollout).await?);
@@ -65,13 +65,18 @@ pub(super) async fn list(
 }
 
 /// The page of `size` calls that follows `after`, and the cursor of the next one.
-fn cut(calls: Vec<CallRecord>, after: Option<CallId>, size: usize) -> (Vec<CallRecord>, Option<CallId>) {
-    // A cursor is a place in the list; one that is not in it is past none of it.
-    let start = after.and_then(|after| calls.iter().position(|call| call.id == after)).map_or(0, |at| at + 1);
+fn cut(calls: Vec<CallRecord>, after: Option<CallId>, size: usize) -> Result<(Vec<CallRecord>, Option<CallId>), Problem> {
+    let start = match after {
+        None => 0,
+        Some(after) => {
+            let place = calls.iter().position(|call| call.id == after);
+            1 + place.ok_or_else(|| Problem::invalid(format!("after: the rollout has no call {after}")))?
+        }
+    };
     let more = calls.len() - start > size;
     let page: Vec<CallRecord> = calls.into_iter().skip(start).take(size).collect();
     let next = page.last().filter(|_| more).map(|call| call.id);
-    (page, next)
+    Ok((page, next))
 }
 
 /// Reads one call's full record.
@@ -105,16 +110,24 @@ fn conversation(wire: &str, request: &Bytes) -> Option<(Vec<Raw>, Vec<Raw>)> {
     let call = wire::named(wire)?.parse(request).ok()?;
     let messages = call.messages.iter().map(|message| {
         let mut out = Vec::new();
-        message.write_chat(&mut out, "reasoning_content", &|call| call.name.clone());
+        message.write_chat(&mut out, "reasoning_content", &|call| offered_name(call.namespace.as_ref(), &call.name));
         out
     });
     let tools = call.tools.iter().map(|tool| {
         let mut out = Vec::new();
-        tool.write_chat(&mut out, &tool.name);
+        tool.write_chat(&mut out, &offered_name(tool.namespace.as_ref(), &tool.name));
         out
     });
     let read = |json: Vec<u8>| serde_json::from_slice(&json).ok();
     Some((messages.map(read).collect::<Option<_>>()?, tools.map(read).collect::<Option<_>>()?))
+}
+
+/// The name of a grouped tool, group and name, as policies are offered it.
+fn offered_name(namespace: Option<&Text>, name: &Text) -> Text {
+    match namespace {
+        None => name.clone(),
+        Some(namespace) => Text::from_inner(&[namespace.inner(), b"__", name.inner()].concat()),
+    }
 }
 
 /// The raw bytes of a call, as JSON where they are.

@@ -201,6 +201,11 @@ pub(super) async fn list(
         // One more than the page holds tells whether there is another page.
         limit: size + 1,
     };
+    if let Some(after) = filter.after
+        && app.store.rollout(after).await?.is_none()
+    {
+        return Err(Problem::invalid(format!("after: there is no rollout {after}; give the next of the page before")));
+    }
     let mut rollouts = app.store.rollouts(&filter).await?;
     let more = rollouts.len() > size as usize;
     rollouts.truncate(size as usize);

@@ -1,6 +1,4 @@
-//! The API as a tower service, on a store in memory.
-
-mod memory;
+//! The API as a tower service, on a store of its own.
 
 use std::sync::Arc;
 
@@ -10,17 +8,20 @@ use axum::body::{Body, to_bytes};
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-use self::memory::{Memory, call};
-use crate::call::{Call, Failure, FailureKind, RawKind, Sampling};
+use crate::call::{
+    Call, CallEnd, CallStart, CallStatus, Capture, CaptureLevel, Failure, FailureKind, FinishReason, LogprobKind, Raw, RawParts,
+    Sampling, WeightVersion,
+};
 use crate::ids::{CallId, ProcessId, RolloutId};
 use crate::policy::{Answer, NoAnswer, Policy, Prepared};
 use crate::proxy::{App, Policies, ProxySettings, Rollouts};
 use crate::record::Recorder;
-use crate::store::Store;
+use crate::store::StoreConfig;
 
 /// A policy that is never called; one that is not ready says so.
 struct Idle(&'static str, bool);
@@ -52,16 +53,24 @@ impl Policy for Idle {
     }
 }
 
-/// The API and the store behind it.
+/// A chat client's request.
+const REQUEST: &[u8] =
+    br#"{"model":"m","messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"bash"}}]}"#;
+
+/// The API and the recorder behind it.
 struct Api {
-    memory: Arc<Memory>,
+    recorder: Recorder,
     router: Router,
+    process_id: ProcessId,
+    _folder: TempDir,
 }
 
 impl Api {
-    fn new() -> Self {
-        let memory = Arc::new(Memory::default());
-        let store: Arc<dyn Store> = Arc::<Memory>::clone(&memory);
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let process_id = ProcessId::generate();
+        let database = folder.path().join("gleaner.db");
+        let store = crate::store::open(database.to_str().unwrap(), &StoreConfig::default(), process_id).await.unwrap();
         let recorder = Recorder::start(store.writer().unwrap(), 16);
         let policies: Vec<(Arc<dyn Policy>, bool)> =
             vec![(Arc::new(Idle("default", true)), true), (Arc::new(Idle("judge", false)), false)];
@@ -69,14 +78,59 @@ impl Api {
             policies: Policies::new(policies, Vec::new()).unwrap(),
             rollouts: Rollouts::new(Arc::clone(&store), recorder.clone()),
             store,
-            recorder,
-            process_id: ProcessId::generate(),
+            recorder: recorder.clone(),
+            process_id,
             tasks: TaskTracker::new(),
             draining: CancellationToken::new(),
             stopping: CancellationToken::new(),
             settings: ProxySettings { ping_s: 10 },
         };
-        Self { memory, router: super::routes().with_state(Arc::new(app)) }
+        Self { recorder, router: super::routes().with_state(Arc::new(app)), process_id, _folder: folder }
+    }
+
+    /// Records a call that ended well, at level `full`, with this request and response.
+    async fn call(&self, rollout_id: RolloutId, request: &'static [u8], response: &'static [u8]) -> CallId {
+        let start = Arc::new(CallStart {
+            id: CallId::generate(),
+            rollout_id,
+            process_id: self.process_id,
+            started_at: 1_000,
+            wire: "chat",
+            policy: "default".to_owned(),
+            model: "m".to_owned(),
+            stream: true,
+            request: Bytes::from_static(request),
+        });
+        let id = start.id;
+        self.recorder.call_started(Arc::clone(&start)).await;
+        let end = CallEnd {
+            start,
+            ended_at: 1_020,
+            first_event_at: Some(1_010),
+            status: CallStatus::Done,
+            failure: None,
+            raw: RawParts { response: Bytes::from_static(response), ..RawParts::default() },
+            message: Some(Raw::from_value(&json!({"role": "assistant", "content": "yes"}))),
+            finish: Some(FinishReason::Stop),
+            usage: None,
+            capture: Capture {
+                level: CaptureLevel::Full,
+                reason: None,
+                prompt_ids: vec![1, 2],
+                completion_ids: vec![3],
+                logprobs: vec![-0.5],
+                logprob_kind: LogprobKind::Raw,
+                constrained: false,
+            },
+            sampling_asked: Sampling::default(),
+            sampling_used: Sampling { temperature: Some(1.0), ..Sampling::default() },
+            max_tokens_asked: None,
+            max_tokens_used: Some(7),
+            version: WeightVersion::default(),
+            notes: vec!["a note".to_owned()],
+        };
+        self.recorder.call_ended(Box::new(end)).await.unwrap();
+        id
     }
 
     async fn send(&self, request: Request<Body>) -> (u16, Value) {
@@ -115,7 +169,7 @@ impl Api {
 
 #[tokio::test]
 async fn a_rollout_is_made_with_what_was_said_of_it() {
-    let api = Api::new();
+    let api = Api::new().await;
     let sampling = json!({"temperature": 0.7, "stop": ["\n"]});
     let body = json!({"task_id": "t", "group_id": "g", "group_size": 2, "harness": "codex", "policy": "judge",
         "sampling": sampling, "metadata": {"seed": 3}, "ttl_s": 60});
@@ -136,7 +190,7 @@ async fn a_rollout_is_made_with_what_was_said_of_it() {
 
 #[tokio::test]
 async fn purposes_follow_the_group() {
-    let api = Api::new();
+    let api = Api::new().await;
     for (body, purpose) in [
         (json!({}), "record"),
         (json!({"group_id": "g"}), "train"),
@@ -150,7 +204,7 @@ async fn purposes_follow_the_group() {
 
 #[tokio::test]
 async fn bad_bodies_are_refused_with_the_field() {
-    let api = Api::new();
+    let api = Api::new().await;
     for (body, named) in [
         (json!({"task": "t"}), "`task`"),
         (json!({"sampling": {"temprature": 1}}), "`temprature`"),
@@ -171,7 +225,7 @@ async fn bad_bodies_are_refused_with_the_field() {
 
 #[tokio::test]
 async fn an_idempotency_key_makes_one_rollout() {
-    let api = Api::new();
+    let api = Api::new().await;
     let body = json!({"task_id": "t", "metadata": {"x": 0.1}});
     let (first, made) = api.post_once("k", body.clone()).await;
     let (second, again) = api.post_once("k", body).await;
@@ -187,7 +241,7 @@ async fn an_idempotency_key_makes_one_rollout() {
 
 #[tokio::test]
 async fn lists_come_in_pages_and_by_filter() {
-    let api = Api::new();
+    let api = Api::new().await;
     let mut ids = Vec::new();
     for at in 0..5 {
         ids.push(json!(api.rollout(json!({"task_id": if at == 3 { "odd" } else { "even" }})).await));
@@ -211,16 +265,20 @@ async fn lists_come_in_pages_and_by_filter() {
     for query in ["limit=x", "stat=open", "status=opened", "after=7"] {
         assert_eq!(api.get(&format!("/rollouts?{query}")).await.0, 400, "{query}");
     }
+    let unknown = RolloutId::generate();
+    for path in [format!("/rollouts?after={unknown}"), format!("/rollouts/{}/calls?after={unknown}", ids[0].as_str().unwrap())] {
+        assert_eq!(api.get(&path).await.0, 400, "{path}");
+    }
     assert_eq!(api.get("/rollouts?limit=0").await.1["rollouts"].as_array().unwrap().len(), 1);
 }
 
 #[tokio::test]
 async fn rewards_replace_and_belong_to_a_rollout_or_a_call() {
-    let api = Api::new();
+    let api = Api::new().await;
     let id = api.rollout(json!({})).await;
     let other = api.rollout(json!({})).await;
-    let of_other = api.memory.keep(call(other));
-    let own = api.memory.keep(call(id));
+    let of_other = api.call(other, b"{}", b"{}").await;
+    let own = api.call(id, b"{}", b"{}").await;
     let path = format!("/rollouts/{id}/reward");
     for (body, rewards) in [
         (json!({"reward": 0.5}), json!({"reward": 0.5})),
@@ -245,7 +303,7 @@ async fn rewards_replace_and_belong_to_a_rollout_or_a_call() {
 
 #[tokio::test]
 async fn an_end_is_what_was_given_or_what_the_reward_says() {
-    let api = Api::new();
+    let api = Api::new().await;
     for (reward, body, outcome) in [
         (None, json!({}), "passed"),
         (Some(0.99), json!({}), "failed"),
@@ -272,18 +330,27 @@ async fn an_end_is_what_was_given_or_what_the_reward_says() {
 
 #[tokio::test]
 async fn calls_are_given_whole_and_raw() {
-    let api = Api::new();
+    let api = Api::new().await;
     let id = api.rollout(json!({})).await;
-    let calls: Vec<CallId> = (0..3).map(|_| api.memory.keep(call(id))).collect();
-    api.memory.raw(calls[0], RawKind::Request, b"{not json");
-    api.memory.raw(calls[0], RawKind::Response, b"{\"a\": 1}");
+    let mut calls = vec![api.call(id, b"{not json", b"{\"a\": 1}").await];
+    for _ in 0..2 {
+        calls.push(api.call(id, REQUEST, b"data: [DONE]").await);
+    }
     let (status, page) = api.get(&format!("/rollouts/{id}/calls?limit=2")).await;
     assert_eq!((status, &page["next"]), (200, &json!(calls[1])));
     assert_eq!(page["calls"][0], api.get(&format!("/calls/{}", calls[0])).await.1);
     let (_, rest) = api.get(&format!("/rollouts/{id}/calls?limit=2&after={}", calls[1])).await;
     assert_eq!((&rest["calls"][0]["id"], &rest["next"]), (&json!(calls[2]), &Value::Null));
+    let second = &page["calls"][1];
+    assert_eq!(second["messages"], json!([{"role": "user", "content": "hi"}]));
+    assert_eq!(second["tools"], json!([{"type": "function", "function": {"name": "bash"}}]));
     let record = &page["calls"][0];
-    assert_eq!(record["messages"], Value::Null);
+    assert_eq!((&record["messages"], &record["tools"]), (&Value::Null, &Value::Null));
+    assert_eq!((&record["message"]["content"], &record["notes"]), (&json!("yes"), &json!(["a note"])));
+    assert_eq!(
+        (&record["started_at"], &record["max_tokens"]),
+        (&json!("1970-01-01T00:00:01Z"), &json!({"asked": null, "used": 7}))
+    );
     assert_eq!(
         record["capture"],
         json!({"level": "full", "reason": null, "prompt_ids": [1, 2], "completion_ids": [3], "logprobs": [-0.5],
@@ -304,8 +371,22 @@ async fn calls_are_given_whole_and_raw() {
 }
 
 #[tokio::test]
+async fn samples_are_there_while_the_rollout_is_open() {
+    let api = Api::new().await;
+    let id = api.rollout(json!({"task_id": "t"})).await;
+    let call = api.call(id, b"{}", b"{}").await;
+    let (status, got) = api.get(&format!("/rollouts/{id}/samples")).await;
+    assert_eq!(status, 200);
+    // Whether its reply was delivered is not known, so it is in one list or the other, never in both or none.
+    let spans: Vec<&Value> = got["samples"].as_array().unwrap().iter().flat_map(|s| s["spans"].as_array().unwrap()).collect();
+    let left_out = got["left_out"].as_array().unwrap();
+    let trained = spans.iter().filter(|span| span["call_id"] == json!(call)).count();
+    assert_eq!(trained + left_out.iter().filter(|left| left["call_id"] == json!(call)).count(), 1, "{got}");
+}
+
+#[tokio::test]
 async fn what_is_not_there_is_404_and_a_wrong_method_405() {
-    let api = Api::new();
+    let api = Api::new().await;
     let unknown = RolloutId::generate();
     for path in [
         format!("/rollouts/{unknown}"),
@@ -327,7 +408,7 @@ async fn what_is_not_there_is_404_and_a_wrong_method_405() {
 
 #[tokio::test]
 async fn policies_say_whether_they_are_ready() {
-    let (_, list) = Api::new().get("/policies").await;
+    let (_, list) = Api::new().await.get("/policies").await;
     let of = |name: &str, ready: bool, reason: Value| json!({"name": name, "description": format!("idle server of {name}"), "ready": ready, "reason": reason});
     assert_eq!(
         list,
@@ -337,7 +418,7 @@ async fn policies_say_whether_they_are_ready() {
 
 #[tokio::test]
 async fn the_openapi_page_is_served() {
-    let (status, page) = Api::new().get("/openapi.json").await;
+    let (status, page) = Api::new().await.get("/openapi.json").await;
     assert_eq!(status, 200);
     assert!(page["openapi"].as_str().unwrap().starts_with("3."), "{}", page["openapi"]);
 }
