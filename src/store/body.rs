@@ -176,9 +176,9 @@ mod tests {
         // Another order of fields and the text inside: nothing is shared at the ends.
         let upstream = [b"[" as &[u8], &request[1000..], b" and ", &request[..1000], b"]"].concat();
         let mut packer = Packer::new();
-        let packed = packer.pack_beside(&upstream, &request);
-        assert!(packed.len() * 4 < packer.pack(&upstream).len(), "{}", packed.len());
-        assert_eq!(unpack(&packed, &request), Some(upstream));
+        let beside = packer.pack_beside(&upstream, &request);
+        assert!(beside.len() * 4 < packer.pack(&upstream).len(), "{}", beside.len());
+        assert_eq!(unpack(&beside, &request), Some(upstream));
     }
 
     proptest! {

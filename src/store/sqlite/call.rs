@@ -13,11 +13,15 @@ use crate::call::{CallRecord, CallStatus, Capture, FinishReason, Raw, RawKind, S
 use crate::ids::{CallId, ProcessId, RolloutId};
 use crate::store::{StoreError, body, pack};
 
-/// The query for the calls that fit `condition`, which goes on with a value.
+/// The query for the calls that fit `condition`, which goes on with a value. Bodies are left where they are.
 pub(super) fn query(condition: &str) -> QueryBuilder<Sqlite> {
     let mut query = QueryBuilder::new(
         "SELECT c.id, o.id AS rollout_id, c.started_at, c.wire, c.policy, c.model, c.stream, p.id AS process_id, p.crashed, \
-         d.call AS delivered, r.* FROM calls c JOIN rollouts o ON o.seq = c.rollout LEFT JOIN replies r ON r.call = c.seq \
+         d.call AS delivered, r.status, r.ended_at, r.version, r.version_seq, r.version_source, r.first_event_at, r.finish, \
+         r.prompt_tokens, r.completion_tokens, r.cached_tokens, r.reasoning_tokens, r.capture_level, r.logprob_kind, \
+         r.constrained, r.max_tokens_asked, r.max_tokens_used, r.capture_reason, r.failure, r.sampling_asked, r.sampling_used, \
+         r.notes, r.completion_ids, r.logprobs, r.prompt_ids, r.message \
+         FROM calls c JOIN rollouts o ON o.seq = c.rollout LEFT JOIN replies r ON r.call = c.seq \
          LEFT JOIN delivered d ON d.call = c.seq LEFT JOIN processes p ON p.seq = c.process WHERE ",
     );
     query.push(condition);

@@ -43,9 +43,10 @@ impl Checkpointer {
         let (stop, stopped) = mpsc::channel();
         let shared = Arc::clone(&state);
         let run = move || {
+            let mut failing = false;
             while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                 if shared.dirty.swap(false, Ordering::Relaxed) {
-                    round(&db, &shared);
+                    round(&db, &shared, &mut failing);
                 }
             }
         };
@@ -75,15 +76,19 @@ impl Drop for Checkpointer {
     }
 }
 
-fn round(db: &Connection, state: &State) {
-    match move_log(db, "PASSIVE") {
-        Ok(pages) => state.large.store(pages > LARGE, Ordering::Relaxed),
+fn round(db: &Connection, state: &State, failing: &mut bool) {
+    let moved = move_log(db, "PASSIVE");
+    match &moved {
+        Ok(pages) => state.large.store(*pages > LARGE, Ordering::Relaxed),
+        // The records are safe in the log; the next round tries again.
         Err(error) => {
-            // The records are safe in the log; the next round tries again.
             state.dirty.store(true, Ordering::Relaxed);
-            tracing::warn!(%error, "could not move the store's log into the database");
+            if !*failing {
+                tracing::warn!(%error, "could not move the store's log into the database");
+            }
         }
     }
+    *failing = moved.is_err();
 }
 
 /// Moves the log, and says how many pages it holds.
