@@ -182,10 +182,7 @@ async fn sampling_is_pinned_and_both_are_recorded() {
     let upstream = policy.last().body;
     assert_eq!((&upstream["temperature"], &upstream["top_p"]), (&json!(1.0), &json!(1.0)));
     let record = gleaner.record(&answer.call_id()).await;
-    assert_eq!(
-        (&record.0["sampling_asked"]["temperature"], &record.0["sampling_used"]["temperature"]),
-        (&json!(0.25), &json!(1.0))
-    );
+    assert_eq!(record.sampling("temperature"), (&json!(0.25), &json!(1.0)));
 }
 
 #[tokio::test]
