@@ -82,13 +82,13 @@ fn peak_memory(gleaner: &Gleaner) -> u64 {
 
 /// Compresses with each coding that is taken.
 fn codings(body: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
-    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     gzip.write_all(body).unwrap();
-    let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+    let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
     zlib.write_all(body).unwrap();
     let mut br = Vec::new();
-    brotli::CompressorWriter::new(&mut br, 1 << 16, 5, 22).write_all(body).unwrap();
-    let zstd = zstd::encode_all(body, 3).unwrap();
+    brotli::CompressorWriter::new(&mut br, 1 << 16, 0, 22).write_all(body).unwrap();
+    let zstd = zstd::encode_all(body, 1).unwrap();
     vec![("gzip", gzip.finish().unwrap()), ("deflate", zlib.finish().unwrap()), ("br", br), ("zstd", zstd)]
 }
 
@@ -108,7 +108,9 @@ async fn compressed_bodies_are_read_and_recorded_plain() {
 
 #[tokio::test]
 async fn bombs_and_broken_codings_are_refused() {
-    let bombs = codings(&vec![b' '; 200 << 20]);
+    let mut bombs = codings(&vec![b' '; 66 << 20]);
+    let large = std::io::Read::take(std::io::repeat(b' '), 512 << 20);
+    bombs.push(("zstd", zstd::encode_all(large, 1).unwrap()));
     let (policy, gleaner, _) = start(74, []).await;
     for (coding, bomb) in bombs {
         let made = gleaner.plain_rollout().await;
@@ -208,9 +210,15 @@ async fn lasting_trouble_is_the_wires_own_error() {
         for (path, stream) in every_way() {
             let made = gleaner.plain_rollout().await;
             let got = outcome(&gleaner, &made, path, stream).await;
-            let Outcome::Status(got, Some(retry_after)) = got else { panic!("{path} {stream} {fault:?}: {got:?}") };
-            assert_eq!(got, want, "{path} {stream} {fault:?}");
-            assert!(retry_after.parse::<u64>().is_ok() && (want != 429 || retry_after == "7"), "{retry_after}");
+            match got {
+                Outcome::Status(got, Some(retry_after)) => {
+                    assert_eq!(got, want, "{path} {stream} {fault:?}");
+                    assert!(retry_after.parse::<u64>().is_ok() && (want != 429 || retry_after == "7"), "{retry_after}");
+                }
+                // A first byte came, and then it was no stream.
+                Outcome::InStream if stream && matches!(fault, Fault::BrokenJson) => {}
+                got => panic!("{path} {stream} {fault:?}: {got:?}"),
+            }
             let record = gleaner.only_call(&made.id).await;
             assert_eq!((record.status(), record.failure_kind()), ("failed", Some(kind)), "{path} {stream} {fault:?}");
             let (samples, left_out) = gleaner.samples(&made.id).await;
@@ -313,7 +321,11 @@ async fn a_very_long_line_and_bad_utf8_harm_nobody() {
             match got {
                 Outcome::Answer(text) => {
                     assert_eq!((record.status(), record.text()), ("done", Some(text.as_str())));
-                    assert!(text.ends_with("three four five"), "what follows is not lost");
+                    assert!(
+                        text.ends_with("three four five"),
+                        "{fault:?}: what follows is lost: {}",
+                        &text[..text.len().min(200)]
+                    );
                     assert_eq!(record.completion_ids(), policy.last().ids());
                 }
                 Outcome::InStream | Outcome::Status(503, _) => assert_eq!(record.status(), "failed"),

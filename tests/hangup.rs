@@ -125,7 +125,7 @@ async fn sigterm_lets_streams_finish_and_takes_no_more() {
     let again = Start { dir: Some(gleaner.dir.clone()), ..Start::new(policy.url()) }.run().await;
     let record = again.record(&id).await;
     assert_eq!((record.status(), record.text()), ("done", Some("to be finished")));
-    assert_eq!(record.0["delivered"], true);
+    assert_eq!(record.delivered(), Some(true));
 }
 
 #[tokio::test]

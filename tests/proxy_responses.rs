@@ -159,7 +159,7 @@ async fn a_reply_cut_by_its_length_is_incomplete() {
         assert_eq!(response["status"], "incomplete");
         assert_eq!(response["incomplete_details"]["reason"], "max_output_tokens");
         let record = gleaner.record(&id).await;
-        assert_eq!((record.status(), record.level(), &record.0["finish"]), ("done", "full", &json!("length")));
+        assert_eq!((record.status(), record.level(), record.finish_reason()), ("done", "full", Some("length")));
     }
 }
 

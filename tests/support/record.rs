@@ -51,6 +51,26 @@ impl Record {
         self.at("/message")
     }
 
+    /// Why the reply ended.
+    pub fn finish_reason(&self) -> Option<&str> {
+        self.at("/finish_reason").as_str()
+    }
+
+    /// A sampling setting as it was asked for, and as it was used.
+    pub fn sampling(&self, name: &str) -> (&Value, &Value) {
+        (&self.at("/sampling/asked")[name], &self.at("/sampling/used")[name])
+    }
+
+    /// The limit of tokens as it was asked for, and as it was used.
+    pub fn max_tokens(&self) -> (&Value, &Value) {
+        (self.at("/max_tokens/asked"), self.at("/max_tokens/used"))
+    }
+
+    /// Whether the reply was handed to the client whole; `None` if that is not known yet.
+    pub fn delivered(&self) -> Option<bool> {
+        self.at("/delivered").as_bool()
+    }
+
     /// The kind of its failure.
     pub fn failure_kind(&self) -> Option<&str> {
         self.0.pointer("/failure/kind").and_then(Value::as_str)
