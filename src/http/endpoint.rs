@@ -77,6 +77,7 @@ impl ModelEndpoint for SocketEndpoint {
 
     async fn drift(&self, rollout: RolloutId) -> anyhow::Result<u64> {
         let app = Arc::clone(&self.http.app);
+        app.recorder.flush().await?;
         let rollout = app.store.rollout(rollout).await?.with_context(|| format!("there is no rollout {rollout}"))?;
         let built = crate::export::build(app.store.as_ref(), &rollout, &|policy| app.policies.trained(policy)).await?;
         Ok(built.drift)

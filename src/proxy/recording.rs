@@ -20,6 +20,7 @@ pub(super) struct Recording {
     start: Arc<CallStart>,
     /// Taken when the end has been handed to the recorder, so that ending the rollout waits for it.
     in_flight: Option<TaskTrackerToken>,
+    /// What went upstream: as it was prepared, or as the policy had to change it.
     prepared: Option<Arc<Prepared>>,
     sampling_asked: Sampling,
     max_tokens_asked: Option<u64>,

@@ -260,6 +260,9 @@ impl Tee {
 async fn commit(recording: &mut Box<Recording>, mut answer: Box<dyn Answer>) -> Result<Reply, Failure> {
     let reply = recording.take_reply();
     let captured = answer.capture(&reply).await;
+    if let Some(amended) = answer.amended() {
+        recording.prepared(Arc::new(amended));
+    }
     recording.finished(&reply, captured).await?;
     Ok(reply)
 }

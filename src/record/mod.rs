@@ -91,6 +91,14 @@ impl Recorder {
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
+    /// Waits until all that was written so far is committed, notes of deliveries too.
+    ///
+    /// # Errors
+    /// If the store could not commit.
+    pub async fn flush(&self) -> Result<(), StoreError> {
+        self.write(Write::Barrier).await
+    }
+
     /// Writes waiting, for metrics and readiness.
     #[must_use]
     pub fn waiting(&self) -> usize {

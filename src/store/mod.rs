@@ -78,6 +78,8 @@ pub enum Write {
     NewRollout(Box<NewRollout>),
     Reward(Reward),
     Finish(Finish),
+    /// Nothing: who waits for it waits for all that was written before.
+    Barrier,
 }
 
 /// What can go wrong with a store.

@@ -70,8 +70,9 @@ fn known<T>(found: Option<T>, kind: &str, id: impl Display) -> Result<T, Problem
     found.ok_or_else(|| Problem::not_found(format!("there is no {kind} {id}")))
 }
 
-/// Builds a rollout's samples.
+/// Builds a rollout's samples, from all that has been recorded so far.
 async fn built(app: &App, rollout: &Rollout) -> Result<Built, Problem> {
+    app.recorder.flush().await?;
     let trained = |policy: &str| app.policies.trained(policy);
     Ok(crate::export::build(app.store.as_ref(), rollout, &trained).await?)
 }

@@ -105,6 +105,7 @@ impl SqliteWriter {
             Ready::Other(Write::NewRollout(new)) => Ok(insert::rollout(&self.db, new)?),
             Ready::Other(Write::Reward(reward)) => insert::reward(&self.db, reward),
             Ready::Other(Write::Finish(finish)) => insert::finish(&self.db, finish),
+            Ready::Other(Write::Barrier) => Ok(()),
             Ready::Other(Write::CallStart(_) | Write::CallEnd(_)) => Err(Fault::Unknown("a call that was not packed".into())),
         }
     }
