@@ -44,7 +44,8 @@ impl Watcher {
                 if let Some(bar) = bar {
                     bar.finish_and_clear();
                 }
-                self.say(&format!("rollout {}: ended as {:?} after {} calls", report.id, report.outcome, report.calls));
+                let outcome = super::run::name_of(report.outcome);
+                self.say(&format!("rollout {}: {outcome} after {} calls", report.id, report.calls));
             }
         }
     }

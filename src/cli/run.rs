@@ -26,7 +26,7 @@ pub(super) struct Args {
     /// What to ask it
     #[arg(required_unless_present = "task", conflicts_with = "task")]
     prompt: Option<String>,
-    /// A JSON Lines file of tasks to run instead: {"id", "prompt", "image"?, "files"?, "verify"?, "timeout_s"?, "metadata"?}
+    /// A JSON Lines file of tasks to run instead: objects with id and prompt, and if need be image, files, verify and a time limit
     #[arg(long, value_name = "FILE")]
     task: Option<PathBuf>,
     /// Rollouts of each task; more than one are a group, for training
@@ -135,7 +135,9 @@ pub(super) async fn run(args: &Args, orders: &[Order], surroundings: Surrounding
         }
     }
     print(&if args.json { line(&reports) } else { rendered(&reports, Paint::of_stdout()) })?;
-    Ok(if reports.iter().all(|report| ended_by_itself(report.outcome)) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    // Cancelled ones that had not begun have no report.
+    let all = !cancel.is_cancelled() && reports.iter().all(|report| ended_by_itself(report.outcome));
+    Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 async fn rollouts(
@@ -198,7 +200,8 @@ fn ended_by_itself(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::Passed | Outcome::Failed | Outcome::Truncated | Outcome::TimedOut)
 }
 
-fn name_of(outcome: Outcome) -> String {
+/// An outcome as the contract names it.
+pub(super) fn name_of(outcome: Outcome) -> String {
     serde_json::to_value(outcome).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
