@@ -135,7 +135,7 @@ fn chat(message: &Value) -> (&'static str, String) {
 fn chat_bash(command: &str) -> (&'static str, String) {
     let function = json!({"name": "bash", "arguments": json!({"command": command}).to_string()});
     chat(
-        json!({"role": "assistant", "content": null, "tool_calls": [{"id": "call_1", "type": "function", "function": function}]}),
+        &json!({"role": "assistant", "content": null, "tool_calls": [{"id": "call_1", "type": "function", "function": function}]}),
     )
 }
 
