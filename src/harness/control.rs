@@ -133,6 +133,8 @@ fn exit<'a>(words: impl Iterator<Item = &'a str>) -> Option<Exit> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncReadExt as _;
+
     use super::*;
 
     #[test]
@@ -157,6 +159,9 @@ mod tests {
         assert!(!path.exists());
         control.go().await.unwrap();
         assert_eq!(control.exited().await.unwrap(), Exit { code: Some(0), signal: None, timed_out: false, ms: 1 });
+        let mut heard = [0; 3];
+        init.read_exact(&mut heard).await.unwrap();
+        assert_eq!(&heard, b"go\n");
         drop(init);
         assert_eq!(control.exited().await.unwrap_err().kind(), std::io::ErrorKind::UnexpectedEof);
     }
