@@ -1,6 +1,8 @@
 //! Real harnesses in real containers against a scripted model. Needs a Docker engine and, the first time, the package
 //! registries: `cargo test --test harness_real -- --ignored`.
 
+#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -121,7 +123,7 @@ fn closed(new: NewRollout, finish: Finish, calls: u64) -> Rollout {
 }
 
 /// An unstreamed chat completion.
-fn chat(message: Value) -> (&'static str, String) {
+fn chat(message: &Value) -> (&'static str, String) {
     let reply = json!({
         "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "m",
         "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
@@ -133,12 +135,12 @@ fn chat(message: Value) -> (&'static str, String) {
 fn chat_bash(command: &str) -> (&'static str, String) {
     let function = json!({"name": "bash", "arguments": json!({"command": command}).to_string()});
     chat(
-        json!({"role": "assistant", "content": null, "tool_calls": [{"id": "call_1", "type": "function", "function": function}]}),
+        &json!({"role": "assistant", "content": null, "tool_calls": [{"id": "call_1", "type": "function", "function": function}]}),
     )
 }
 
 fn chat_text(command: &str) -> (&'static str, String) {
-    chat(json!({"role": "assistant", "content": format!("THOUGHT: so.\n\n```mswea_bash_command\n{command}\n```")}))
+    chat(&json!({"role": "assistant", "content": format!("THOUGHT: so.\n\n```mswea_bash_command\n{command}\n```")}))
 }
 
 /// A streamed response of one item.
@@ -274,7 +276,7 @@ async fn mini_swe_agent_runs_without_tools() {
 #[tokio::test]
 #[ignore = "needs Docker and, once, Debian's and Python's registries"]
 async fn a_model_that_calls_no_tool_has_failed_and_a_refused_call_is_the_harnesss_error() {
-    let prose = || chat(json!({"role": "assistant", "content": "I would rather talk."}));
+    let prose = || chat(&json!({"role": "assistant", "content": "I would rather talk."}));
     let catalog = Catalog::load(None).unwrap();
     let replies = vec![prose(), prose(), prose(), prose()];
     let ran = run(&catalog, "mini-swe-agent", task(), 1, replies, CancellationToken::new(), &|_| {}).await;
@@ -307,10 +309,7 @@ async fn run_shell(command: &str, task: Task, outcome: &str) -> Report {
 #[ignore = "needs Docker"]
 async fn outcomes_are_told_apart() {
     let prompt = || Task::of_prompt("p");
-    let ends = |report: Report| {
-        println!("{report:?}");
-        (report.outcome, report.reward)
-    };
+    let ends = |report: Report| (report.outcome, report.reward);
     assert_eq!(ends(run_shell("test -n \"$KEY\"", prompt(), "").await), (Outcome::Passed, None));
     assert_eq!(ends(run_shell("exit 3", prompt(), "").await), (Outcome::HarnessError, None));
     assert_eq!(ends(run_shell("kill -9 $$", prompt(), "").await), (Outcome::HarnessError, None));
@@ -350,11 +349,13 @@ async fn cancelling_removes_the_sandboxes_of_a_group() {
     let ran = run(&catalog, "shell", Task::of_prompt("p"), 2, Vec::new(), cancel.clone(), &progress).await;
     let outcomes: Vec<_> = ran.reports.iter().map(|report| report.outcome).collect();
     assert_eq!(outcomes, [Outcome::Cancelled, Outcome::Cancelled]);
-    let kept = ran.script.kept.lock().unwrap();
-    assert_eq!(kept.finished.len(), 2);
-    let group: Vec<_> = kept.opened.iter().map(|new| (new.group_id.clone(), new.group_size, new.purpose)).collect();
-    assert!(group[0].0.is_some() && group[0] == group[1], "{group:?}");
-    assert_eq!((group[0].1, group[0].2), (Some(2), Purpose::Train));
+    {
+        let kept = ran.script.kept.lock().unwrap();
+        assert_eq!(kept.finished.len(), 2);
+        let group: Vec<_> = kept.opened.iter().map(|new| (new.group_id.clone(), new.group_size, new.purpose)).collect();
+        assert!(group[0].0.is_some() && group[0] == group[1], "{group:?}");
+        assert_eq!((group[0].1, group[0].2), (Some(2), Purpose::Train));
+    }
     for report in &ran.reports {
         let name = format!("name=gleaner-{}", report.id);
         let output = tokio::process::Command::new("docker").args(["ps", "-aq", "--filter", &name]).output().await.unwrap();

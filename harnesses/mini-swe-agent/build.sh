@@ -29,4 +29,13 @@ for binary in "$OUT/python/bin/$version" "$OUT"/venv/bin/python3*; do
 done
 sed -i "s|^home = .*|home = $OUT/python/bin|" "$OUT/venv/pyvenv.cfg"
 find "$OUT/venv" -name '*.exe' -delete
-"$OUT/venv/bin/python3" -c 'import sys; print(sys.executable)'
+
+# A first run, which fails for want of a model, keeps the compiled form of every module that a run imports: the payload is read-only
+# later, and each run would compile them again.
+cd /tmp
+HOME=/tmp MSWEA_CONFIGURED=true MSWEA_COST_TRACKING=ignore_errors MSWEA_SILENT_STARTUP=1 LITELLM_LOCAL_MODEL_COST_MAP=True \
+  OPENAI_API_KEY=none MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT=1 "$OUT/venv/bin/mini" --yolo --exit-immediately --agent-class default \
+  --task none --model openai/none --config mini.yaml --config model.model_kwargs.api_base=http://127.0.0.1:9/v1 \
+  --config model.model_kwargs.max_retries=0 --output /tmp/none.json </dev/null >/tmp/none.log 2>&1 || true
+grep -q 'Connection error' /tmp/none.json || { cat /tmp/none.log; exit 1; }
+du -sh "$OUT"

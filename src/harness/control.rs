@@ -130,3 +130,39 @@ fn exit<'a>(words: impl Iterator<Item = &'a str>) -> Option<Exit> {
     exit.code = exit.code.filter(|code| *code >= 0 && exit.signal.is_none());
     Some(exit)
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+
+    #[test]
+    fn lines_of_the_init_are_understood() {
+        let well = Exit { code: Some(3), signal: None, timed_out: false, ms: 12 };
+        assert_eq!(parse("exited code=3 signal=0 timed_out=0 ms=12"), Message::Exited(well));
+        // As a shell would say it, the code of a signal is 128 and more; it is no code of the harness's own.
+        let killed = Exit { code: None, signal: Some(9), timed_out: true, ms: 7 };
+        assert_eq!(parse("exited code=137 signal=9 timed_out=1 ms=7"), Message::Exited(killed));
+        assert_eq!((parse("ready"), parse("started 7")), (Message::Ready, Message::Started));
+        assert_eq!(parse("exited soon"), Message::Other("exited soon".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn the_first_connection_is_the_only_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control.sock");
+        let listener = ControlListener::bind(&path).unwrap();
+        let mut init = UnixStream::connect(&path).await.unwrap();
+        init.write_all(b"ready\nstarted 7\nexited code=0 signal=0 timed_out=0 ms=1\n").await.unwrap();
+        let mut control = listener.ready().await.unwrap();
+        assert!(!path.exists());
+        control.go().await.unwrap();
+        assert_eq!(control.exited().await.unwrap(), Exit { code: Some(0), signal: None, timed_out: false, ms: 1 });
+        let mut heard = [0; 3];
+        init.read_exact(&mut heard).await.unwrap();
+        assert_eq!(&heard, b"go\n");
+        drop(init);
+        assert_eq!(control.exited().await.unwrap_err().kind(), std::io::ErrorKind::UnexpectedEof);
+    }
+}

@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use super::artifacts::{Artifacts, tail};
 use super::control::{Control, ControlListener};
 use super::outcome;
-use super::owner;
 use super::payload::PAYLOAD;
 use super::run::{Action, Event, Run, Verdict};
+use super::sockets::SocketFolder;
 use super::template::{Launch, Variables};
 use super::{Order, Progress, Report, Stage};
 use crate::engine::{ExecResult, ExecSpec, ImageFacts, Mount, SandboxId, SandboxSpec};
@@ -31,7 +32,7 @@ const WORKDIR: &str = "/work";
 /// Between asking a harness to end at its deadline, and ending it.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long a sandbox may take to be ready, and our helper's commands to run, on a loaded machine.
-const READY: Duration = Duration::from_secs(120);
+const READY: Duration = Duration::from_mins(2);
 
 /// What a rollout has from its order, made once for all its samples.
 pub(super) struct Prepared<'a> {
@@ -56,7 +57,7 @@ pub(super) struct Driver<'a> {
     listener: Option<ControlListener>,
     control: Option<Control>,
     opened: bool,
-    evidence: Map<String, Value>,
+    artifacts: Artifacts,
 }
 
 type Outcome<T> = anyhow::Result<T>;
@@ -96,14 +97,12 @@ impl<'a> Driver<'a> {
             idempotency_key: None,
             conversation: None,
         };
-        let evidence = json!({
-            "harness_version": order.spec.version,
-            "variant": order.variant,
-            "image": prepared.image,
-            "image_id": prepared.facts.id,
-            "timeout_s": prepared.timeout.as_secs(),
-        });
-        let Value::Object(evidence) = evidence else { unreachable!("an object was written above") };
+        let mut artifacts = Artifacts::new(&stage.artifacts, id, stage.config.log_limit_bytes);
+        artifacts.note("harness_version", order.spec.version.clone());
+        artifacts.note("variant", order.variant.clone());
+        artifacts.note("image", prepared.image.clone());
+        artifacts.note("image_id", prepared.facts.id.clone());
+        artifacts.note("timeout_s", prepared.timeout.as_secs());
         Ok(Self {
             stage,
             prepared,
@@ -115,7 +114,7 @@ impl<'a> Driver<'a> {
             listener: None,
             control: None,
             opened: false,
-            evidence,
+            artifacts,
         })
     }
 
@@ -130,10 +129,18 @@ impl<'a> Driver<'a> {
                 return self.finish(verdict).await;
             }
             (self.stage.progress)(Progress::Step { rollout: self.new.id, doing: doing(&action) });
-            let cancelled = self.stage.cancel.clone();
-            let event = tokio::select! {
-                done = self.carry_out(&action) => done.unwrap_or_else(|error| Event::Failed(format!("{error:#}"))),
-                () = cancelled.cancelled() => Event::Cancelled,
+            let cancel = self.stage.cancel.clone();
+            let doing = self.carry_out(&action);
+            // What makes something is short and is waited for: broken off, it could leave behind what nobody knows of.
+            let done = if matches!(action, Action::Open | Action::Create) {
+                Some(doing.await)
+            } else {
+                cancel.run_until_cancelled(doing).await
+            };
+            let event = match done {
+                _ if cancel.is_cancelled() => Event::Cancelled,
+                Some(done) => done.unwrap_or_else(|error| Event::Failed(format!("{error:#}"))),
+                None => Event::Cancelled,
             };
             action = run.step(event);
         }
@@ -152,9 +159,8 @@ impl<'a> Driver<'a> {
     }
 
     async fn open(&mut self) -> Outcome<Event> {
-        // Before it is waited for: cancelled in the middle, it may be open and must be closed.
-        self.opened = true;
         self.stage.endpoint.open(self.new.clone(), &self.sockets.path().join("model.sock")).await?;
+        self.opened = true;
         self.listener = Some(ControlListener::bind(&self.sockets.path().join("control.sock"))?);
         Ok(Event::Done)
     }
@@ -226,7 +232,7 @@ impl<'a> Driver<'a> {
             () = tokio::time::sleep(READY) => Err(anyhow::anyhow!("the sandbox was not ready within {READY:?}")),
         };
         self.control = Some(control?);
-        self.own_workdir(&sandbox).await?;
+        self.own_workdir().await?;
         let user = USER.to_string();
         for file in &self.launch.files {
             let command = [INIT, "write", &file.path, &file.mode, &user, &user].map(str::to_owned).to_vec();
@@ -240,22 +246,16 @@ impl<'a> Driver<'a> {
     }
 
     /// Gives the working folder, with all that the image has there, to the harness's user.
-    async fn own_workdir(&self, sandbox: &SandboxId) -> Outcome<()> {
+    async fn own_workdir(&self) -> Outcome<()> {
         let user = USER.to_string();
         let command = [INIT, "own", &user, &user, &self.workdir].map(str::to_owned).to_vec();
         // As root, for our helper only: the harness has not begun, so nothing else is there yet.
         let spec = ExecSpec { user: Some("0:0".to_owned()), privileged: true, ..self.exec(command, READY) };
         let result = self.execute(&spec).await?;
-        if result.exit_code == 0 {
-            return Ok(());
+        if result.exit_code != 0 {
+            anyhow::bail!("giving the working folder {} to the harness: {}", self.workdir, said(&result));
         }
-        // An engine that lacks a capability itself can't give root's to a command; it can copy files, whoever owns them.
-        tracing::debug!(rollout.id = %self.new.id, said = said(&result), "no command of root's; copying the working folder");
-        let folder = self.stage.engine.copy_out(sandbox, &self.workdir).await?;
-        let folder = owner::give(&folder, USER)?;
-        // Into its parent: an archive's own top, `.`, keeps its owner in Docker.
-        let parent = Path::new(&self.workdir).parent().unwrap_or(Path::new("/")).display().to_string();
-        Ok(self.stage.engine.copy_in(sandbox, &parent, Bytes::from(folder)).await?)
+        Ok(())
     }
 
     /// Waits for a sandbox that ends before its init has spoken, and says how.
@@ -280,7 +280,7 @@ impl<'a> Driver<'a> {
         let backstop = self.prepared.timeout + GRACE + READY;
         match tokio::time::timeout(backstop, control.exited()).await {
             Ok(Ok(exit)) => {
-                self.evidence.insert("exit".to_owned(), json!(exit));
+                self.artifacts.note("exit", json!(exit));
                 Ok(Event::Exited(exit))
             }
             Ok(Err(error)) => {
@@ -302,17 +302,17 @@ impl<'a> Driver<'a> {
                 let result = self.execute(&ExecSpec { output_limit: limit, ..self.exec(command, READY) }).await?;
                 let name = Path::new(path).file_name().map_or("result".into(), |name| name.to_string_lossy());
                 if result.exit_code == 0 {
-                    self.keep(&format!("result-{name}"), &result.stdout);
+                    self.artifacts.keep(&format!("result-{name}"), &result.stdout);
                 } else {
-                    self.evidence.insert("result".to_owned(), json!(format!("{path}: {}", unread(&result))));
+                    self.artifacts.note("result", json!(format!("{path}: {}", unread(&result))));
                 }
                 result.stdout
             }
         };
         let reading = outcome::read(spec, &result);
         if let Some(reading) = &reading {
-            self.evidence.insert("means".to_owned(), json!(reading.meaning));
-            self.evidence.insert("detail".to_owned(), Value::Object(reading.detail.clone()));
+            self.artifacts.note("means", json!(reading.meaning));
+            self.artifacts.note("detail", Value::Object(reading.detail.clone()));
         }
         Ok(Event::Read(reading.map(|reading| reading.meaning)))
     }
@@ -327,13 +327,13 @@ impl<'a> Driver<'a> {
         let env = secrets.map(|(name, _)| (name.clone(), String::new())).collect();
         let spec = ExecSpec { env, workdir: Some(self.workdir.clone()), ..self.exec(command, timeout) };
         let result = self.execute(&spec).await?;
-        self.keep("verify.log", &[&result.stdout[..], &result.stderr[..]].concat());
+        self.artifacts.keep("verify.log", &[&result.stdout[..], &result.stderr[..]].concat());
         let evidence = json!({
             "exit_code": result.exit_code,
             "timed_out": result.timed_out,
             "output": tail(if result.stderr.is_empty() { &result.stdout } else { &result.stderr }),
         });
-        self.evidence.insert("verify".to_owned(), evidence);
+        self.artifacts.note("verify", evidence);
         let passed = result.exit_code == 0 && !result.timed_out;
         Ok(Event::Verified(if passed { 1.0 } else { 0.0 }))
     }
@@ -352,10 +352,9 @@ impl<'a> Driver<'a> {
             }
         }
         if let Some(error) = &verdict.error {
-            self.evidence.insert("error".to_owned(), json!(error));
+            self.artifacts.note("error", json!(error));
         }
-        let evidence = Value::Object(self.evidence.clone());
-        self.keep("evidence.json", format!("{evidence:#}\n").as_bytes());
+        let evidence = self.artifacts.evidence();
         let rollout = self.close(&verdict, evidence).await?;
         let drift = self.stage.endpoint.drift(self.new.id).await.unwrap_or_else(|error| {
             tracing::warn!(rollout.id = %self.new.id, %error, "could not count drift");
@@ -371,7 +370,7 @@ impl<'a> Driver<'a> {
             tokens: rollout.tokens,
             drift,
             error: verdict.error,
-            artifacts: self.artifacts(),
+            artifacts: self.artifacts.folder,
         };
         (self.stage.progress)(Progress::Ended(report.clone()));
         Ok(report)
@@ -382,7 +381,7 @@ impl<'a> Driver<'a> {
         for _ in 0..20 {
             match self.stage.engine.ended(sandbox).await {
                 Ok(Some(end)) => {
-                    self.evidence.insert("out_of_memory".to_owned(), json!(end.out_of_memory));
+                    self.artifacts.note("out_of_memory", json!(end.out_of_memory));
                     return;
                 }
                 Ok(None) => tokio::time::sleep(Duration::from_millis(50)).await,
@@ -392,12 +391,12 @@ impl<'a> Driver<'a> {
     }
 
     async fn close(&self, verdict: &Verdict, evidence: Value) -> Outcome<Rollout> {
+        if !self.opened {
+            anyhow::bail!("beginning a rollout: {}", verdict.error.as_deref().unwrap_or("cancelled"));
+        }
         if let Some(value) = verdict.reward {
             let reward = Reward { rollout_id: self.new.id, call_id: None, name: Rollout::REWARD.to_owned(), value };
             self.stage.endpoint.reward(reward).await?;
-        }
-        if !self.opened {
-            anyhow::bail!("cancelled before the rollout began");
         }
         let finish = Finish {
             rollout_id: self.new.id,
@@ -433,29 +432,16 @@ impl<'a> Driver<'a> {
         let Some(sandbox) = &self.sandbox else { return Bytes::new() };
         match self.stage.engine.logs(sandbox).await {
             Ok((stdout, stderr)) => {
-                self.keep("stdout.log", &stdout);
-                self.keep("stderr.log", &stderr);
+                self.artifacts.keep("stdout.log", &stdout);
+                self.artifacts.keep("stderr.log", &stderr);
                 let last = tail(if stderr.is_empty() { &stdout } else { &stderr });
-                self.evidence.insert("last_lines".to_owned(), json!(last));
+                self.artifacts.note("last_lines", json!(last));
                 stdout
             }
             Err(error) => {
-                self.evidence.insert("output".to_owned(), json!(format!("could not be read: {error}")));
+                self.artifacts.note("output", json!(format!("could not be read: {error}")));
                 Bytes::new()
             }
-        }
-    }
-
-    fn artifacts(&self) -> PathBuf {
-        self.stage.artifacts.join(self.new.id.to_string())
-    }
-
-    /// Keeps an artifact, its end if it is too long. That it can't be kept is said, and no reason to fail a rollout.
-    fn keep(&self, name: &str, content: &[u8]) {
-        let folder = self.artifacts();
-        let content = &content[content.len().saturating_sub(self.stage.config.log_limit_bytes)..];
-        if let Err(error) = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(folder.join(name), content)) {
-            tracing::warn!(folder = %folder.display(), name, %error, "could not keep an artifact");
         }
     }
 }
@@ -486,60 +472,7 @@ fn said(result: &ExecResult) -> String {
     format!("exit code {}: {}", result.exit_code, said.trim())
 }
 
-/// The last lines of an output, at most 2,000 bytes of it.
-fn tail(output: &[u8]) -> String {
-    String::from_utf8_lossy(&output[output.len().saturating_sub(2_000)..]).trim().to_owned()
-}
-
 fn now_ms() -> i64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
-}
-
-/// The folder of a rollout's sockets on the host, removed at the end. Its path is short: a socket's may have 107 bytes.
-struct SocketFolder(PathBuf);
-
-impl SocketFolder {
-    fn make(id: RolloutId) -> std::io::Result<Self> {
-        use std::os::unix::fs::PermissionsExt as _;
-        let id = id.0.simple().to_string();
-        // The end of an id is random, its beginning the time.
-        let path = Path::new("/tmp").join(format!("gleaner-{}", &id[16..]));
-        std::fs::create_dir(&path)?;
-        let folder = Self(path);
-        std::fs::set_permissions(&folder.0, std::fs::Permissions::from_mode(0o755))?;
-        Ok(folder)
-    }
-
-    fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for SocketFolder {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            tracing::warn!(folder = %self.0.display(), %error, "could not remove a folder of sockets");
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tail_is_bounded_and_trimmed() {
-        assert_eq!(tail(b"\n one \n"), "one");
-        assert_eq!(tail(&[b'x'; 5_000]).len(), 2_000);
-    }
-
-    #[test]
-    fn socket_folders_are_short_and_removed() {
-        let folder = SocketFolder::make(RolloutId::generate()).unwrap();
-        let path = folder.path().to_owned();
-        assert!(path.join("control.sock").as_os_str().len() < 60 && path.is_dir());
-        drop(folder);
-        assert!(!path.exists());
-    }
 }

@@ -1,6 +1,7 @@
 //! Runs unmodified harnesses in sandboxes: a harness is data ([`spec`]), one rollout a pure state machine ([`run`]) that a
 //! driver carries out on an [`Engine`], and its model calls go to a [`ModelEndpoint`] handed in from above.
 
+mod artifacts;
 mod catalog;
 mod config;
 mod control;
@@ -8,9 +9,9 @@ mod driver;
 mod endpoint;
 pub mod helper;
 mod outcome;
-mod owner;
 mod payload;
 pub mod run;
+mod sockets;
 pub mod spec;
 mod task;
 mod template;
@@ -110,7 +111,7 @@ pub struct Report {
 ///
 /// # Errors
 /// If the engine does not answer, an image is missing, a payload can't be built, or a record can't be kept. A rollout that goes
-/// wrong is no error: its report says so.
+/// wrong is no error: its report says so. Of those that had not begun when they were cancelled there is no report.
 pub async fn run_all(stage: &Stage<'_>, orders: &[Order]) -> anyhow::Result<Vec<Report>> {
     stage.engine.ready().await?;
     let swept = stage.engine.sweep().await?;
@@ -123,14 +124,19 @@ pub async fn run_all(stage: &Stage<'_>, orders: &[Order]) -> anyhow::Result<Vec<
         prepared.push(prepare(stage, order, helper.clone()).await?);
     }
     let rollouts = prepared.iter().flat_map(|prepared| (0..prepared.order.samples).map(move |_| prepared));
-    let running = rollouts.map(|prepared| async move { Driver::new(stage, prepared)?.run().await });
+    let running = rollouts.map(|prepared| async move {
+        if stage.cancel.is_cancelled() {
+            return Ok(None);
+        }
+        Driver::new(stage, prepared)?.run().await.map(Some)
+    });
     let mut running = futures::stream::iter(running).buffered(stage.config.concurrency.max(1));
     let mut reports = Vec::new();
     let mut failed = None;
     // After an error the others are ended too, but in good order: their sandboxes are removed.
     while let Some(ended) = running.next().await {
         match ended {
-            Ok(report) => reports.push(report),
+            Ok(report) => reports.extend(report),
             Err(error) => {
                 stage.cancel.cancel();
                 failed.get_or_insert(error);
@@ -149,6 +155,6 @@ async fn prepare<'a>(stage: &Stage<'_>, order: &'a Order, helper: PathBuf) -> an
     let payload = builder.ready(&order.harness).await?;
     let by_task = order.task.timeout_s.or(order.spec.run.timeout_s).map(Duration::from_secs);
     let timeout = order.timeout.or(by_task).unwrap_or(Duration::from_secs(stage.config.timeout_s));
-    let group = (order.samples > 1).then(|| (uuid::Uuid::now_v7().to_string(), order.samples));
+    let group = (order.samples > 1).then(|| (RolloutId::generate().to_string(), order.samples));
     Ok(Prepared { order, image, facts, payload, helper, group, timeout })
 }

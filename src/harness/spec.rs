@@ -183,16 +183,16 @@ pub struct Variant {
 pub enum SpecError {
     #[error("{file}: {why}")]
     Unreadable { file: String, why: String },
-    #[error("there is no harness {name}{}; there are: {known}", did_you_mean(.near))]
+    #[error("there is no harness {name}{}; there are: {known}", did_you_mean(.near.as_deref()))]
     Unknown { name: String, near: Option<String>, known: String },
-    #[error("harness {harness} has no variant {name}{}", did_you_mean(.near))]
+    #[error("harness {harness} has no variant {name}{}", did_you_mean(.near.as_deref()))]
     NoVariant { harness: String, name: String, near: Option<String> },
-    #[error("harness {harness} has no parameter {name}{}", did_you_mean(.near))]
+    #[error("harness {harness} has no parameter {name}{}", did_you_mean(.near.as_deref()))]
     NoParameter { harness: String, name: String, near: Option<String> },
 }
 
-fn did_you_mean(near: &Option<String>) -> String {
-    near.as_ref().map(|near| format!(" (did you mean {near}?)")).unwrap_or_default()
+fn did_you_mean(near: Option<&str>) -> String {
+    near.map(|near| format!(" (did you mean {near}?)")).unwrap_or_default()
 }
 
 /// The known name that is nearest to `name`, if one is near enough to have been meant.

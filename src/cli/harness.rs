@@ -1,0 +1,145 @@
+//! `gleaner harness`: which harnesses there are, and their payloads.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::progress::Watcher;
+use super::terminal::{Paint, print, table};
+use crate::engine::{Docker, EngineError, base_image};
+use crate::harness::spec::{BuildPlace, SpecError};
+use crate::harness::{Builder, Catalog, Harness, Progress};
+
+/// Shows harnesses and builds their payloads.
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+    /// A folder of harnesses that adds to the built-in ones or replaces them by name
+    #[arg(long, value_name = "DIR", env = "GLEANER_HARNESSES", global = true)]
+    harnesses: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    /// Lists the harnesses
+    List,
+    /// Builds a harness's payload, if it is not there; `run` does so by itself
+    Build {
+        /// The harness
+        name: String,
+    },
+}
+
+impl Args {
+    /// Whether the command needs a container engine.
+    pub(super) fn needs_engine(&self) -> bool {
+        matches!(self.command, Command::Build { .. })
+    }
+}
+
+/// Where payloads and our helper are kept: `gleaner` in the user's cache folder.
+///
+/// # Errors
+/// If neither `XDG_CACHE_HOME` nor `HOME` says where that is.
+pub(super) fn cache_folder() -> anyhow::Result<PathBuf> {
+    let named = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = named("XDG_CACHE_HOME").or_else(|| named("HOME").map(|home| home.join(".cache")));
+    cache
+        .map(|cache| cache.join("gleaner"))
+        .ok_or_else(|| anyhow::anyhow!("there is no cache folder; set HOME or XDG_CACHE_HOME"))
+}
+
+/// Makes sure of the image that a harness's payload is built in, if it must be built and in a container.
+///
+/// # Errors
+/// If the image can't be had.
+pub(super) async fn ensure_builder_image(harness: &Harness, docker: &Docker, base: &str, cache: &Path) -> anyhow::Result<()> {
+    let builder = Builder { cache, image: base, progress: &|_| {}, cancel: &CancellationToken::new() };
+    if harness.spec.payload.place == BuildPlace::Container && !builder.folder(harness)?.is_dir() {
+        base_image::ensure(docker, harness.spec.payload.image.as_deref().unwrap_or(base)).await?;
+    }
+    Ok(())
+}
+
+/// Runs the command; `docker` is there if [`Args::needs_engine`] says so, `base` the default image.
+///
+/// # Errors
+/// If a harness is wrong or unknown, or its payload can't be built.
+pub(super) async fn run(
+    args: &Args,
+    docker: Option<&Docker>,
+    base: &str,
+    cancel: &CancellationToken,
+) -> anyhow::Result<ExitCode> {
+    let catalog = Catalog::load(args.harnesses.as_deref())?;
+    let cache = cache_folder()?;
+    match &args.command {
+        Command::List => print(&listed(&catalog, &cache, args.json)?)?,
+        Command::Build { name } => {
+            let harness = catalog.get(name)?;
+            if harness.spec.payload.place == BuildPlace::Container {
+                let docker = docker.ok_or_else(|| EngineError::Failed {
+                    doing: format!("build {name}"),
+                    why: "there is no container engine".to_owned(),
+                })?;
+                ensure_builder_image(harness, docker, base, &cache).await?;
+            }
+            let watcher = Watcher::new();
+            let tell = |line: &str| watcher.tell(Progress::Building { harness: name.clone(), line: line.to_owned() });
+            let built = Builder { cache: &cache, image: base, progress: &tell, cancel }.ready(harness).await;
+            watcher.done();
+            let folder = built?;
+            let shown = folder.display();
+            let text =
+                if args.json { json!({"name": name, "payload": folder}).to_string() } else { format!("{name} is in {shown}") };
+            print(&format!("{text}\n"))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn listed(catalog: &Catalog, cache: &Path, json: bool) -> Result<String, SpecError> {
+    let builder = Builder { cache, image: "", progress: &|_| {}, cancel: &CancellationToken::new() };
+    let mut rows = Vec::new();
+    let mut objects = Vec::new();
+    for harness in catalog.all() {
+        let spec = &harness.spec;
+        let built = builder.folder(harness)?.is_dir();
+        let variants: Vec<&str> = spec.variants.keys().map(String::as_str).collect();
+        objects.push(json!({
+            "name": spec.name, "version": spec.version, "wire": spec.wire, "variants": variants, "built": built,
+            "origin": harness.origin, "description": spec.description,
+        }));
+        let variants = if variants.is_empty() { "-".to_owned() } else { variants.join(", ") };
+        let built = if built { "yes" } else { "no" }.to_owned();
+        let row = [&spec.name, &spec.version, &spec.wire, &variants, &built, &spec.description];
+        rows.push(row.map(Clone::clone).to_vec());
+    }
+    if json {
+        return Ok(format!("{}\n", json!({ "harnesses": objects })));
+    }
+    Ok(table(&["name", "version", "wire", "variants", "built", "description"], &rows, Paint::of_stdout()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_tells_what_there_is() {
+        let cache = tempfile::tempdir().unwrap();
+        let catalog = Catalog::load(None).unwrap();
+        let list: serde_json::Value = serde_json::from_str(&listed(&catalog, cache.path(), true).unwrap()).unwrap();
+        let mini = &list["harnesses"][1];
+        assert_eq!((&mini["name"], &mini["wire"], &mini["built"]), (&json!("mini-swe-agent"), &json!("chat"), &json!(false)));
+        assert_eq!(mini["variants"], json!(["text"]));
+        let text = listed(&catalog, cache.path(), false).unwrap();
+        assert!(text.lines().nth(1).unwrap().starts_with("codex "), "{text}");
+    }
+}
