@@ -1,5 +1,7 @@
 //! Bad input from both sides: the right answer at the client, and the right record.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::format_push_string, clippy::format_collect, reason = "tests")]
+
 mod support;
 
 use std::io::Write;
