@@ -9,6 +9,7 @@
 //! capture level `full` is asserted afterwards. A table goes to standard output, everything to `target/bench/proxy.json`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr, reason = "a benchmark")]
+#![allow(clippy::cast_precision_loss, clippy::format_push_string, clippy::format_collect, reason = "counts are small")]
 
 #[path = "proxy/load.rs"]
 mod load;

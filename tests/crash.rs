@@ -2,6 +2,15 @@
 //!
 //! `GLEANER_TEST_ROUNDS` sets the rounds of the crash test (3; the whole is 20).
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::format_push_string,
+    clippy::format_collect,
+    clippy::print_stdout,
+    reason = "tests"
+)]
+
 mod support;
 
 use std::collections::HashMap;

@@ -1,5 +1,7 @@
 //! Who hangs up: the client, and the server when it is told to end.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::format_push_string, clippy::format_collect, reason = "tests")]
+
 mod support;
 
 use std::time::{Duration, Instant};

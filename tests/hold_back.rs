@@ -1,5 +1,7 @@
 //! The end of a reply leaves only after its record is committed: seen by holding the database's write lock from outside.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::format_push_string, clippy::format_collect, reason = "tests")]
+
 mod support;
 
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! Which rollout a call belongs to, and who is refused.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::format_push_string, clippy::format_collect, reason = "tests")]
+
 mod support;
 
 use serde_json::{Value, json};

@@ -1,5 +1,7 @@
 //! Keeps the layers: no import runs upwards or between siblings, and every outside crate has one home.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::format_push_string, clippy::format_collect, reason = "tests")]
+
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

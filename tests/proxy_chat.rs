@@ -1,5 +1,7 @@
 //! Chat completions through the binary: the right value at the client, the right record, the ids that were sampled.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::format_push_string, clippy::format_collect, reason = "tests")]
+
 mod support;
 
 use serde_json::{Value, json};

@@ -1,5 +1,14 @@
 //! The Responses API through the binary: the right value at the client, the right record, the ids that were sampled.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::format_push_string,
+    clippy::format_collect,
+    clippy::similar_names,
+    reason = "tests"
+)]
+
 mod support;
 
 use serde_json::{Value, json};
@@ -36,7 +45,7 @@ async fn exact(seed: u64, reply: Reply, body: &Value) -> (Seen, Value) {
     assert_eq!(usage["total_tokens"], seen.prompt_ids.len() + seen.tokens.len());
     let (samples, left_out) = gleaner.samples(&rollout.id).await;
     assert_eq!((samples.len(), left_out), (1, vec![]));
-    assert_sampled(&samples[0], &[seen.clone()]);
+    assert_sampled(&samples[0], std::slice::from_ref(&seen));
     (client, seen.body)
 }
 

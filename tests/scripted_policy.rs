@@ -1,5 +1,7 @@
 //! The scripted server itself: what the other tests lean on must hold.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::format_push_string, clippy::format_collect, reason = "tests")]
+
 mod support;
 
 use serde_json::{Value, json};

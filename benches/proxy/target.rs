@@ -36,7 +36,7 @@ impl Gleaner {
         let addr = line.trim().strip_prefix("listening on http://").and_then(|addr| addr.parse().ok());
         gleaner.addr = addr.unwrap_or_else(|| panic!("gleaner did not start: {}", gleaner.log()));
         let made = gleaner.api("POST", "/api/v1/rollouts", "{\"task_id\":\"bench\"}");
-        gleaner.key = made["key"].as_str().unwrap_or_else(|| panic!("no rollout: {made}")).to_owned();
+        made["key"].as_str().unwrap_or_else(|| panic!("no rollout: {made}")).clone_into(&mut gleaner.key);
         gleaner
     }
 

@@ -4,7 +4,14 @@
 
 #![allow(dead_code, reason = "each test crate uses its own part of this module")]
 #![allow(unused_imports, reason = "each test crate uses its own part of this module")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc, clippy::must_use_candidate, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::missing_panics_doc,
+    clippy::must_use_candidate,
+    clippy::format_push_string,
+    reason = "tests"
+)]
 
 pub mod chat;
 pub mod client;
