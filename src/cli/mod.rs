@@ -2,9 +2,11 @@
 
 mod assemble;
 mod export;
-// mod harness;
+mod harness;
 mod list;
-// mod run;
+mod progress;
+mod run;
+mod runner;
 mod serve;
 mod show;
 mod terminal;
@@ -36,6 +38,15 @@ enum Command {
         #[command(flatten)]
         args: serve::Args,
     },
+    /// Run a task in a real harness, in a container without network, and record every call.
+    Run {
+        #[command(flatten)]
+        store: StoreArgs,
+        #[command(flatten)]
+        policy: PolicyArgs,
+        #[command(flatten)]
+        args: run::Args,
+    },
     /// List rollouts.
     List {
         #[command(flatten)]
@@ -56,6 +67,13 @@ enum Command {
         store: StoreArgs,
         #[command(flatten)]
         args: export::Args,
+    },
+    /// List harnesses, or build a harness's payload.
+    Harness {
+        #[command(flatten)]
+        store: StoreArgs,
+        #[command(flatten)]
+        args: harness::Args,
     },
 }
 
@@ -92,6 +110,8 @@ pub fn main() -> ExitCode {
 async fn run_command(command: Command) -> Result<ExitCode, Stop> {
     match command {
         Command::Serve { store, policy, args } => serve::run(&store, &policy, args).await,
+        Command::Run { store, policy, args } => runner::run(&store, &policy, args).await,
+        Command::Harness { store, args } => runner::harness(&store, args).await,
         Command::List { store, args } => Ok(list::run(args, store.open().await?).await?),
         Command::Show { store, args } => Ok(show::run(args, store.open().await?).await?),
         Command::Export { store, args } => {

@@ -52,16 +52,7 @@ pub(super) struct Args {
     json: bool,
     /// Use this running server instead of one of its own
     #[arg(long, value_name = "URL", env = "GLEANER_SERVER")]
-    pub(super) server: Option<String>,
-    /// The model server's address
-    #[arg(long, value_name = "URL", env = "GLEANER_POLICY")]
-    pub(super) policy: Option<String>,
-    /// Where records are kept
-    #[arg(long, value_name = "URL", env = "GLEANER_DATABASE")]
-    pub(super) database: Option<String>,
-    /// A config file
-    #[arg(long, value_name = "FILE", env = "GLEANER_CONFIG")]
-    pub(super) config: Option<PathBuf>,
+    server: Option<String>,
 }
 
 /// What `run` needs of whoever assembled the server.

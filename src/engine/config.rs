@@ -19,11 +19,20 @@ pub struct EngineConfig {
     pub pids: u32,
     /// Sandboxes that are started at the same time; the engine itself does them one by one.
     pub parallel_starts: usize,
+    /// The image of tasks that name none, made if it is missing; Python payloads are built in it too.
+    pub base_image: String,
 }
 
 impl Default for EngineConfig {
     fn default() -> Self {
-        Self { docker_host: None, cpus: 2.0, memory: 2 << 30, pids: 512, parallel_starts: 4 }
+        Self {
+            docker_host: None,
+            cpus: 2.0,
+            memory: 2 << 30,
+            pids: 512,
+            parallel_starts: 4,
+            base_image: super::base_image::DEFAULT.to_owned(),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 pub mod base_image;
 mod config;
 mod docker;
+pub mod owner;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -13,4 +13,4 @@ mod serve;
 pub use auth::{AdminKey, AuthConfig, ClientKeys};
 pub use config::ServerConfig;
 pub use endpoint::SocketEndpoint;
-pub use serve::{Http, ServeError, serve};
+pub use serve::{Http, ServeError, end, serve};

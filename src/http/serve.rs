@@ -106,8 +106,8 @@ pub async fn serve(
     Ok(end(&app).await)
 }
 
-/// Ends what outlives requests, and flushes the recorder.
-async fn end(app: &App) -> usize {
+/// Ends what outlives requests, and flushes the recorder. Gives the number of records that were lost.
+pub async fn end(app: &App) -> usize {
     app.draining.cancel();
     app.stopping.cancel();
     app.tasks.close();

@@ -52,6 +52,15 @@ pub fn default_path() -> PathBuf {
     data.unwrap_or_default().join("gleaner/gleaner.db")
 }
 
+/// The folder that a store's file lies in, for what is kept beside it.
+///
+/// # Errors
+/// If the store's URL names no file.
+pub fn folder(config: &StoreConfig) -> Result<PathBuf, StoreError> {
+    let path = sqlite_path(&config.location())?;
+    Ok(path.parent().map(PathBuf::from).unwrap_or_default())
+}
+
 /// The file that a store's URL names.
 pub(super) fn sqlite_path(url: &str) -> Result<PathBuf, StoreError> {
     let path = match url.split_once(':') {

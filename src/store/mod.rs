@@ -16,7 +16,7 @@ use bytes::Bytes;
 use crate::call::{CallEnd, CallRecord, CallStart, RawKind};
 use crate::ids::{CallId, ProcessId, RolloutId, RolloutKey};
 
-pub use config::{Durability, StoreConfig, default_path};
+pub use config::{Durability, StoreConfig, default_path, folder};
 pub use rollout::{Finish, NewRollout, Outcome, Purpose, Reward, Rollout, RolloutFilter, RolloutStatus};
 
 /// Opens the store at `sqlite:PATH`, `sqlite://PATH` or a plain path; a missing file is created with its folder, an older
