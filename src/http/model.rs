@@ -14,7 +14,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 
 use crate::call::{Failure, FailureKind};
-use crate::ids::RolloutId;
+use crate::ids::{RolloutId, RolloutKey};
 use crate::proxy::{Answered, Identity, Live, conversation_of, handle, place};
 use crate::telemetry::now_ms;
 use crate::wire::{self, Wire};
@@ -85,7 +85,9 @@ async fn placed(http: &Http, parts: &Parts, path: Option<&str>, socket: Option<E
         .flatten()
         .collect();
     let named = header(ROLLOUT_HEADER);
-    if named.is_some() && !keys.iter().any(|key| http.client_keys.has(key)) {
+    // A rollout's own key names one too, and the two must agree.
+    let may_name = |key: &&str| http.client_keys.has(key) || RolloutKey::parse(key).is_some();
+    if named.is_some() && !keys.iter().any(may_name) {
         return Err(Failure::new(
             FailureKind::Unauthorized,
             "x-gleaner-rollout needs a client's key beside it ([auth] client_keys_file)",

@@ -14,20 +14,27 @@ pub(super) struct Claim {
 pub(super) fn check(claim: Claim, reply: &Reply) -> Capture {
     let Claim { prompt, logprob_kind, constrained } = claim;
     let at = |level, reason| Capture { level, reason, logprob_kind, constrained, ..Capture::default() };
-    let text = |reason: String| at(CaptureLevel::Text, Some(reason));
+    let (ids, logprobs) = (&reply.tokens.ids, &reply.tokens.logprobs);
+    // What ids there are is kept, so that it shows that some came and were not enough.
+    let text = |reason: String, prompt_ids: Vec<u32>| Capture {
+        prompt_ids,
+        completion_ids: ids.clone(),
+        ..at(CaptureLevel::Text, Some(reason))
+    };
     let prompt_ids = match prompt {
         Ok(ids) => ids,
-        Err(reason) => return text(reason),
+        Err(reason) => return text(reason, Vec::new()),
     };
     let Some(usage) = reply.usage else {
-        return text("the server gave no usage to check the ids against".to_owned());
+        return text("the server gave no usage to check the ids against".to_owned(), prompt_ids);
     };
-    let (ids, logprobs) = (&reply.tokens.ids, &reply.tokens.logprobs);
     if prompt_ids.len() as u64 != usage.prompt_tokens {
-        return text(format!("{} prompt ids, but the server counted {} tokens", prompt_ids.len(), usage.prompt_tokens));
+        let reason = format!("{} prompt ids, but the server counted {} tokens", prompt_ids.len(), usage.prompt_tokens);
+        return text(reason, prompt_ids);
     }
     if ids.len() as u64 != usage.completion_tokens {
-        return text(format!("{} completion ids, but the server counted {} tokens", ids.len(), usage.completion_tokens));
+        let reason = format!("{} completion ids, but the server counted {} tokens", ids.len(), usage.completion_tokens);
+        return text(reason, prompt_ids);
     }
     let completion_ids = ids.clone();
     if logprobs.len() != ids.len() {
@@ -103,11 +110,11 @@ mod tests {
         let positive = checked(prompt(), &reply(&[3], &[0.5], 1));
         assert_eq!(positive, (CaptureLevel::Ids, say("log-probability 0.5 of token 0 is none"), [2, 1, 0]));
         let lost = checked(prompt(), &reply(&[3], &[-0.5], 4));
-        assert_eq!(lost, (CaptureLevel::Text, say("1 completion ids, but the server counted 4 tokens"), [0, 0, 0]));
+        assert_eq!(lost, (CaptureLevel::Text, say("1 completion ids, but the server counted 4 tokens"), [2, 1, 0]));
         let other = checked(Ok(vec![1]), &reply(&[3], &[-0.5], 1));
-        assert_eq!(other, (CaptureLevel::Text, say("1 prompt ids, but the server counted 2 tokens"), [0, 0, 0]));
+        assert_eq!(other, (CaptureLevel::Text, say("1 prompt ids, but the server counted 2 tokens"), [1, 1, 0]));
         let none = checked(Err("no ids".to_owned()), &reply(&[3], &[-0.5], 1));
-        assert_eq!(none, (CaptureLevel::Text, say("no ids"), [0, 0, 0]));
+        assert_eq!(none, (CaptureLevel::Text, say("no ids"), [0, 1, 0]));
         let blind = Reply { usage: None, ..reply(&[3], &[-0.5], 1) };
         assert_eq!(checked(prompt(), &blind).1, say("the server gave no usage to check the ids against"));
     }
