@@ -93,7 +93,8 @@ async fn placed(http: &Http, parts: &Parts, path: Option<&str>, socket: Option<E
             "x-gleaner-rollout needs a client's key beside it ([auth] client_keys_file)",
         ));
     }
-    let conversation = http.open.then(|| conversation_of(header, now_ms()));
+    let named_by_harness = || conversation_of(header, now_ms());
+    let conversation: Option<&(dyn Fn() -> String + Sync)> = if http.open { Some(&named_by_harness) } else { None };
     place(&http.app, Identity { socket: socket.map(|Extension(Socket(id))| id), path, keys, named, conversation }).await
 }
 

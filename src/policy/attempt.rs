@@ -34,7 +34,7 @@ pub(super) async fn attempt(http: &Http, body: Bytes, stream: bool, first_byte: 
         let message = format!("the policy did not begin its reply within {} s", first_byte.as_secs());
         Trouble::Final(nothing(FailureKind::TimedOut, message))
     };
-    let response = match timeout_at(deadline, http.post("/v1/chat/completions", body)).await {
+    let response = match timeout_at(deadline, http.call(body)).await {
         Err(_) => return Err(late()),
         Ok(Err(error)) => return Err(again(format!("the policy can't be reached: {error}"))),
         Ok(Ok(response)) => response,

@@ -8,13 +8,14 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// A chunk, or a whole body.
+/// A chunk, or a whole body; `L` is the form in which its log-probabilities are read.
 #[derive(Deserialize)]
-pub(super) struct Chunk<'a> {
+#[serde(bound(deserialize = "L: Deserialize<'de>"))]
+pub(super) struct Chunk<'a, L> {
     #[serde(borrow)]
     pub error: Option<&'a RawValue>,
     #[serde(borrow, default)]
-    pub choices: First<Choice<'a>>,
+    pub choices: First<Choice<'a, L>>,
     pub usage: Option<CountedUsage>,
     pub prompt_token_ids: Option<Vec<u32>>,
     #[serde(rename = "__verbose")]
@@ -80,12 +81,11 @@ impl<'de: 'a, 'a> Deserialize<'de> for Name<'a> {
 pub(super) type Unknown<'a> = Vec<(Cow<'a, str>, &'a RawValue)>;
 
 /// One choice.
-#[derive(Default)]
-pub(super) struct Choice<'a> {
+pub(super) struct Choice<'a, L> {
     pub delta: Delta<'a>,
     pub finish_reason: Option<Cow<'a, str>>,
     pub token_ids: Option<Vec<u32>>,
-    pub logprobs: Option<&'a RawValue>,
+    pub logprobs: Option<L>,
     pub unknown: Unknown<'a>,
 }
 
@@ -109,22 +109,23 @@ fn keep<'de, A: MapAccess<'de>>(unknown: &mut Unknown<'de>, name: Cow<'de, str>,
     Ok(())
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Choice<'a> {
+impl<'de: 'a, 'a, L: Deserialize<'de>> Deserialize<'de> for Choice<'a, L> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields;
-        impl<'de> Visitor<'de> for Fields {
-            type Value = Choice<'de>;
+        struct Fields<L>(std::marker::PhantomData<L>);
+        impl<'de, L: Deserialize<'de>> Visitor<'de> for Fields<L> {
+            type Value = Choice<'de, L>;
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
                 f.write_str("a choice")
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut choice = Choice::default();
+                let mut choice =
+                    Choice { delta: Delta::default(), finish_reason: None, token_ids: None, logprobs: None, unknown: Vec::new() };
                 while let Some(Name(name)) = map.next_key()? {
                     match &*name {
                         "delta" | "message" => choice.delta = map.next_value::<Option<Delta>>()?.unwrap_or_default(),
                         "finish_reason" => choice.finish_reason = map.next_value()?,
                         "token_ids" => choice.token_ids = map.next_value()?,
-                        "logprobs" => choice.logprobs = map.next_value::<Option<&RawValue>>()?,
+                        "logprobs" => choice.logprobs = map.next_value()?,
                         "index" | "prompt_token_ids" => drop(map.next_value::<IgnoredAny>()?),
                         _ => keep(&mut choice.unknown, name, &mut map)?,
                     }
@@ -132,7 +133,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Choice<'a> {
                 Ok(choice)
             }
         }
-        deserializer.deserialize_map(Fields)
+        deserializer.deserialize_map(Fields(std::marker::PhantomData))
     }
 }
 

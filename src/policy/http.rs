@@ -5,11 +5,16 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
-use reqwest::{Client, Response};
+use reqwest::{Client, Response, Url};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::timeout;
 
 use super::config::{ConfigError, PolicyConfig};
+
+/// Where calls go, below the server's address.
+const CALLS: &str = "/v1/chat/completions";
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// The largest whole body that is taken, in bytes.
 const LARGEST_BODY: usize = 256 << 20;
@@ -23,6 +28,8 @@ pub(super) struct Http {
     client: Client,
     /// The server's address without `/v1` and without a slash at its end.
     pub base: String,
+    /// Where calls are posted, parsed once.
+    calls: Url,
     pub idle: Duration,
 }
 
@@ -57,10 +64,9 @@ impl Http {
         let url = config.url.trim().trim_end_matches('/');
         let base = url.strip_suffix("/v1").unwrap_or(url).trim_end_matches('/').to_owned();
         let named = name.to_owned();
-        let parsed = reqwest::Url::parse(&base).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-        if parsed.is_none() {
-            return Err(ConfigError::Url { name: named, url: config.url.clone() });
-        }
+        let calls = Url::parse(&format!("{base}{CALLS}")).ok();
+        let calls = calls.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+        let Some(calls) = calls else { return Err(ConfigError::Url { name: named, url: config.url.clone() }) };
         let mut headers = HeaderMap::new();
         if let Some(key) = api_key {
             let value = HeaderValue::from_str(&format!("Bearer {}", key.expose_secret()));
@@ -78,7 +84,7 @@ impl Http {
             .connect_timeout(Duration::from_secs(config.connect_timeout_s))
             .build()
             .map_err(|source| ConfigError::Client { name: named, source })?;
-        Ok(Self { client, base, idle: config.idle_timeout() })
+        Ok(Self { client, base, calls, idle: config.idle_timeout() })
     }
 
     /// Asks a short question; any status is an answer.
@@ -90,14 +96,15 @@ impl Http {
 
     /// Asks a question with a JSON body; any status is an answer.
     pub(super) async fn ask(&self, path: &str, body: Bytes) -> Result<(u16, Bytes), HttpError> {
-        let ask = async { self.whole(self.post(path, body).await?).await };
+        let url = format!("{}{path}", self.base);
+        let request = self.client.post(url).header(CONTENT_TYPE, JSON).body(body);
+        let ask = async { self.whole(request.send().await?).await };
         timeout(QUESTION * 3, ask).await.unwrap_or(Err(HttpError::Silent(QUESTION * 3)))
     }
 
-    /// Posts JSON and gives the response's head.
-    pub(super) async fn post(&self, path: &str, body: Bytes) -> Result<Response, HttpError> {
-        let url = format!("{}{path}", self.base);
-        Ok(self.client.post(url).header(CONTENT_TYPE, "application/json").body(body).send().await?)
+    /// Posts a call and gives the response's head.
+    pub(super) async fn call(&self, body: Bytes) -> Result<Response, HttpError> {
+        Ok(self.client.post(self.calls.clone()).header(CONTENT_TYPE, JSON).body(body).send().await?)
     }
 
     async fn whole(&self, response: Response) -> Result<(u16, Bytes), HttpError> {
@@ -108,11 +115,11 @@ impl Http {
 
 /// Reads a body to its end; with an error, what had come.
 pub(super) async fn read_whole(mut response: Response, idle: Duration) -> Result<Bytes, (HttpError, Bytes)> {
-    let mut body = BytesMut::new();
+    let announced = response.content_length().and_then(|length| usize::try_from(length).ok());
+    let mut body = BytesMut::with_capacity(announced.unwrap_or(0).min(LARGEST_BODY));
     loop {
         match next_chunk(&mut response, idle).await {
             Ok(None) => return Ok(body.freeze()),
-            // Most bodies come in one piece, which is then the body.
             Ok(Some(chunk)) if body.len() + chunk.len() <= LARGEST_BODY => body.extend_from_slice(&chunk),
             Ok(Some(_)) => return Err((HttpError::TooLarge, body.freeze())),
             Err(error) => return Err((error, body.freeze())),

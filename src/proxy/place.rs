@@ -8,7 +8,7 @@ use crate::ids::{RolloutId, RolloutKey};
 use super::{App, Live};
 
 /// What a call says of where it belongs. Whatever of it is there must agree.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Identity<'a> {
     /// The rollout whose unix socket the call came by.
     pub socket: Option<RolloutId>,
@@ -18,8 +18,8 @@ pub struct Identity<'a> {
     pub keys: Vec<&'a str>,
     /// The rollout that `x-gleaner-rollout` names, of a client whose key is known.
     pub named: Option<&'a str>,
-    /// What to call the conversation if nothing else is said; `None` if such calls are not taken.
-    pub conversation: Option<String>,
+    /// Names the conversation if nothing else is said; `None` if such calls are not taken.
+    pub conversation: Option<&'a (dyn Fn() -> String + Sync)>,
 }
 
 /// Finds the open rollout that a call belongs to: by its socket, its path, its key, the header, or (where calls without any of
@@ -45,7 +45,7 @@ pub async fn place(app: &App, identity: Identity<'_>) -> Result<Arc<Live>, Failu
     }
     match (found, identity.conversation) {
         (Some(rollout), _) => Ok(rollout),
-        (None, Some(conversation)) => app.rollouts.by_conversation(&conversation).await,
+        (None, Some(conversation)) => app.rollouts.by_conversation(&conversation()).await,
         (None, None) => Err(Failure::new(
             FailureKind::Unauthorized,
             "this call names no rollout: send a rollout's key (glr_...) as the API key, or in the path as /rollouts/KEY/v1/...",

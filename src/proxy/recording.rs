@@ -25,7 +25,7 @@ pub(super) struct Recording {
     sampling_asked: Sampling,
     max_tokens_asked: Option<u64>,
     first_event_at: Option<i64>,
-    response: BytesMut,
+    response: Received,
     fold: Fold,
     notes: Vec<String>,
 }
@@ -63,7 +63,7 @@ impl Recording {
             sampling_asked: call.map(|call| call.sampling.clone()).unwrap_or_default(),
             max_tokens_asked: call.and_then(|call| call.max_tokens),
             first_event_at: None,
-            response: BytesMut::new(),
+            response: Received::default(),
             fold: Fold::default(),
             notes: call.map(|call| call.notes.clone()).unwrap_or_default(),
         })
@@ -87,11 +87,11 @@ impl Recording {
     }
 
     /// Takes bytes that came from the policy, and the events that they completed.
-    pub fn received(&mut self, bytes: &[u8], events: &[Event]) {
+    pub fn received(&mut self, bytes: &Bytes, events: &[Event]) {
         if !events.is_empty() && self.first_event_at.is_none() {
             self.first_event_at = Some(now_ms());
         }
-        self.response.extend_from_slice(bytes);
+        self.response.push(bytes);
         for event in events {
             self.fold.push(event);
         }
@@ -152,7 +152,7 @@ impl Recording {
             failure,
             raw: RawParts {
                 upstream: prepared.map(|prepared| prepared.body.clone()).unwrap_or_default(),
-                response: std::mem::take(&mut self.response).freeze(),
+                response: std::mem::take(&mut self.response).whole(),
                 prompt: captured.prompt_raw,
             },
             message: (status == CallStatus::Done || reply.has_output()).then(|| message(reply)),
@@ -177,6 +177,30 @@ impl Drop for Recording {
             let end = self.end(CallStatus::Cancelled, Some(failure), &reply, Captured::default());
             self.app.recorder.call_abandoned(end);
         }
+    }
+}
+
+/// The policy's bytes so far. What came in one piece stays that piece.
+#[derive(Default)]
+struct Received {
+    first: Bytes,
+    joined: BytesMut,
+}
+
+impl Received {
+    fn push(&mut self, bytes: &Bytes) {
+        if self.first.is_empty() && self.joined.is_empty() {
+            self.first = bytes.clone();
+            return;
+        }
+        if self.joined.is_empty() {
+            self.joined.extend_from_slice(&std::mem::take(&mut self.first));
+        }
+        self.joined.extend_from_slice(bytes);
+    }
+
+    fn whole(self) -> Bytes {
+        if self.joined.is_empty() { self.first } else { self.joined.freeze() }
     }
 }
 
