@@ -1,6 +1,5 @@
 //! The endpoints that harnesses call: each wire's path, and the models.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -15,7 +14,7 @@ use serde::Deserialize;
 
 use crate::call::{Failure, FailureKind};
 use crate::ids::{RolloutId, RolloutKey};
-use crate::proxy::{Answered, Identity, Live, conversation_of, handle, place};
+use crate::proxy::{Answered, Identity, Live, conversation_of, handle, named, nameless, place};
 use crate::telemetry::now_ms;
 use crate::wire::{self, Wire};
 
@@ -78,30 +77,47 @@ async fn placed(http: &Http, parts: &Parts, path: Option<&str>, socket: Option<E
     if http.app.draining.is_cancelled() {
         return Err(Failure::new(FailureKind::Draining, "the server is shutting down and takes no new calls"));
     }
-    let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
-    let query_key = parts.uri.query().and_then(query_key);
-    let keys: Vec<&str> = [bearer(&parts.headers), header("x-api-key"), header("x-goog-api-key"), query_key.as_deref()]
-        .into_iter()
-        .flatten()
-        .collect();
-    let named = header(ROLLOUT_HEADER);
+    let conversation = || conversation_of(|name| text(parts, name), now_ms());
+    let conversation: Option<&(dyn Fn() -> String + Sync)> = if http.open { Some(&conversation) } else { None };
+    place(&http.app, Identity { conversation, ..identity(http, parts, path, socket)? }).await
+}
+
+/// Whose models a caller asks for; who names no rollout opens none by asking.
+async fn asker(
+    http: &Http,
+    parts: &Parts,
+    path: Option<&str>,
+    socket: Option<Extension<Socket>>,
+) -> Result<Option<Arc<Live>>, Failure> {
+    match named(&http.app, identity(http, parts, path, socket)?).await? {
+        None if !http.open => Err(nameless()),
+        rollout => Ok(rollout),
+    }
+}
+
+/// Reads what a request says of where it belongs.
+fn identity<'a>(
+    http: &Http,
+    parts: &'a Parts,
+    path: Option<&'a str>,
+    socket: Option<Extension<Socket>>,
+) -> Result<Identity<'a>, Failure> {
+    // Rollout keys need no escapes; what has one is no rollout's key.
+    let query = parts.uri.query().and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("key=")));
+    let keys = [bearer(&parts.headers), text(parts, "x-api-key"), text(parts, "x-goog-api-key"), query];
+    let keys: Vec<&str> = keys.into_iter().flatten().collect();
+    let named = text(parts, ROLLOUT_HEADER);
     // A rollout's own key names one too, and the two must agree.
     let may_name = |key: &&str| http.client_keys.has(key) || RolloutKey::parse(key).is_some();
     if named.is_some() && !keys.iter().any(may_name) {
-        return Err(Failure::new(
-            FailureKind::Unauthorized,
-            "x-gleaner-rollout needs a client's key beside it ([auth] client_keys_file)",
-        ));
+        let message = "x-gleaner-rollout needs a client's key beside it ([auth] client_keys_file)";
+        return Err(Failure::new(FailureKind::Unauthorized, message));
     }
-    let named_by_harness = || conversation_of(header, now_ms());
-    let conversation: Option<&(dyn Fn() -> String + Sync)> = if http.open { Some(&named_by_harness) } else { None };
-    place(&http.app, Identity { socket: socket.map(|Extension(Socket(id))| id), path, keys, named, conversation }).await
+    Ok(Identity { socket: socket.map(|Extension(Socket(id))| id), path, keys, named, conversation: None })
 }
 
-fn query_key(query: &str) -> Option<Cow<'_, str>> {
-    let value = query.split('&').find_map(|pair| pair.strip_prefix("key="))?;
-    // Rollout keys need no escapes; what has one is no rollout's key.
-    Some(Cow::Borrowed(value))
+fn text<'a>(parts: &'a Parts, name: &str) -> Option<&'a str> {
+    parts.headers.get(name).and_then(|value| value.to_str().ok())
 }
 
 fn respond(answered: Answered) -> Response {
@@ -167,7 +183,7 @@ async fn model(
     socket: Option<Extension<Socket>>,
     request: Request,
 ) -> Response {
-    match placed(&http, &request.into_parts().0, path.key.as_deref(), socket).await {
+    match asker(&http, &request.into_parts().0, path.key.as_deref(), socket).await {
         Ok(_) => axum::Json(serde_json::json!({"id": path.model, "object": "model", "created": 0, "owned_by": "gleaner"}))
             .into_response(),
         Err(failure) => refuse(wire::ALL[0], &failure),
@@ -181,6 +197,6 @@ struct ModelPath {
 }
 
 async fn listed(http: &Http, parts: &Parts, path: Option<&str>, socket: Option<Extension<Socket>>) -> Result<Bytes, Failure> {
-    let rollout = placed(http, parts, path, socket).await?;
-    http.app.policies.choose(rollout.policy(), "").models().await
+    let rollout = asker(http, parts, path, socket).await?;
+    http.app.policies.choose(rollout.as_deref().and_then(Live::policy), "").models().await
 }

@@ -23,7 +23,7 @@ use crate::telemetry::now_ms;
 use crate::wire::{ReplyHead, Wire};
 
 pub use conversation::conversation_of;
-pub use place::{Identity, place};
+pub use place::{Identity, named, nameless, place};
 pub use rollouts::{FinishError, Live, Rollouts};
 pub use routes::{Policies, Route};
 pub use tee::ReplyBody;

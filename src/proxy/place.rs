@@ -22,12 +22,25 @@ pub struct Identity<'a> {
     pub conversation: Option<&'a (dyn Fn() -> String + Sync)>,
 }
 
-/// Finds the open rollout that a call belongs to: by its socket, its path, its key, the header, or (where calls without any of
-/// these are taken) the harness's own conversation.
+/// Finds the open rollout that a call belongs to: the one that it names or, where calls that name none are taken, the one of the
+/// harness's own conversation.
 ///
 /// # Errors
-/// 401 if nothing names a rollout or a key is unknown, 403 if two of them disagree, 409 if the rollout is finished.
+/// As [`named`], and 401 if nothing names a rollout.
 pub async fn place(app: &App, identity: Identity<'_>) -> Result<Arc<Live>, Failure> {
+    let conversation = identity.conversation;
+    match (named(app, identity).await?, conversation) {
+        (Some(rollout), _) => Ok(rollout),
+        (None, Some(conversation)) => app.rollouts.by_conversation(&conversation()).await,
+        (None, None) => Err(nameless()),
+    }
+}
+
+/// Finds the open rollout that a request names: by its socket, its path, its keys or the header.
+///
+/// # Errors
+/// 401 if a key is unknown, 403 if two names disagree, 409 if the rollout is finished.
+pub async fn named(app: &App, identity: Identity<'_>) -> Result<Option<Arc<Live>>, Failure> {
     let mut found: Option<Arc<Live>> = None;
     if let Some(id) = identity.socket {
         agree(&mut found, app.rollouts.by_id(id).await?)?;
@@ -43,14 +56,16 @@ pub async fn place(app: &App, identity: Identity<'_>) -> Result<Arc<Live>, Failu
         })?;
         agree(&mut found, app.rollouts.by_id(id).await?)?;
     }
-    match (found, identity.conversation) {
-        (Some(rollout), _) => Ok(rollout),
-        (None, Some(conversation)) => app.rollouts.by_conversation(&conversation()).await,
-        (None, None) => Err(Failure::new(
-            FailureKind::Unauthorized,
-            "this call names no rollout: send a rollout's key (glr_...) as the API key, or in the path as /rollouts/KEY/v1/...",
-        )),
-    }
+    Ok(found)
+}
+
+/// Refuses a request that names no rollout where one must be named.
+#[must_use]
+pub fn nameless() -> Failure {
+    Failure::new(
+        FailureKind::Unauthorized,
+        "this call names no rollout: send a rollout's key (glr_...) as the API key, or in the path as /rollouts/KEY/v1/...",
+    )
 }
 
 fn agree(found: &mut Option<Arc<Live>>, next: Arc<Live>) -> Result<(), Failure> {
