@@ -8,16 +8,16 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// A chunk, or a whole body; `L` is the form in which its log-probabilities are read.
+/// A chunk, or a whole body.
 #[derive(Deserialize)]
-#[serde(bound(deserialize = "L: Deserialize<'de>"))]
-pub(super) struct Chunk<'a, L> {
+pub(super) struct Chunk<'a> {
     #[serde(borrow)]
     pub error: Option<&'a RawValue>,
     #[serde(borrow, default)]
-    pub choices: First<Choice<'a, L>>,
+    pub choices: First<Choice<'a>>,
     pub usage: Option<CountedUsage>,
-    pub prompt_token_ids: Option<Vec<u32>>,
+    #[serde(borrow)]
+    pub prompt_token_ids: Option<&'a RawValue>,
     #[serde(rename = "__verbose")]
     pub verbose: Option<Verbose>,
     /// Tells an error in vLLM's older form (`"object": "error"`), whose message stands beside it.
@@ -81,11 +81,12 @@ impl<'de: 'a, 'a> Deserialize<'de> for Name<'a> {
 pub(super) type Unknown<'a> = Vec<(Cow<'a, str>, &'a RawValue)>;
 
 /// One choice.
-pub(super) struct Choice<'a, L> {
+#[derive(Default)]
+pub(super) struct Choice<'a> {
     pub delta: Delta<'a>,
     pub finish_reason: Option<Cow<'a, str>>,
-    pub token_ids: Option<Vec<u32>>,
-    pub logprobs: Option<L>,
+    pub token_ids: Option<&'a RawValue>,
+    pub logprobs: Option<&'a RawValue>,
     pub unknown: Unknown<'a>,
 }
 
@@ -109,17 +110,16 @@ fn keep<'de, A: MapAccess<'de>>(unknown: &mut Unknown<'de>, name: Cow<'de, str>,
     Ok(())
 }
 
-impl<'de: 'a, 'a, L: Deserialize<'de>> Deserialize<'de> for Choice<'a, L> {
+impl<'de: 'a, 'a> Deserialize<'de> for Choice<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields<L>(std::marker::PhantomData<L>);
-        impl<'de, L: Deserialize<'de>> Visitor<'de> for Fields<L> {
-            type Value = Choice<'de, L>;
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Choice<'de>;
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
                 f.write_str("a choice")
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut choice =
-                    Choice { delta: Delta::default(), finish_reason: None, token_ids: None, logprobs: None, unknown: Vec::new() };
+                let mut choice = Choice::default();
                 while let Some(Name(name)) = map.next_key()? {
                     match &*name {
                         "delta" | "message" => choice.delta = map.next_value::<Option<Delta>>()?.unwrap_or_default(),
@@ -133,7 +133,7 @@ impl<'de: 'a, 'a, L: Deserialize<'de>> Deserialize<'de> for Choice<'a, L> {
                 Ok(choice)
             }
         }
-        deserializer.deserialize_map(Fields(std::marker::PhantomData))
+        deserializer.deserialize_map(Fields)
     }
 }
 
@@ -184,15 +184,8 @@ pub(super) struct FunctionDelta<'a> {
     pub arguments: Option<&'a RawValue>,
 }
 
-/// Log-probabilities; whatever else stands with them is passed over.
-#[derive(Deserialize, Default)]
-pub(super) struct Logprobs {
-    #[serde(default)]
-    pub content: Option<Vec<LogprobEntry>>,
-}
-
-/// One token's.
-#[derive(Deserialize)]
+/// One token's log-probability.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct LogprobEntry {
     pub logprob: Option<f64>,
     /// llama.cpp's: the sampled token's id.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::chunk::{Choice, Chunk, CountedUsage, Logprobs, Unknown};
+use super::chunk::{Choice, Chunk, CountedUsage, Unknown};
 use super::names::Names;
 use super::refusal;
+use super::scan;
 use super::tools::Tools;
 use crate::call::{Call, Event, Extra, Failure, FailureKind, FinishReason, Raw, Reply, Text, Tokens, Usage};
 use crate::wire::sse;
@@ -131,30 +132,10 @@ impl Decoder {
             healed = Bytes::from(String::from_utf8_lossy(data).into_owned());
             (&healed, std::str::from_utf8(&healed).unwrap_or_default())
         };
-        // Log-probabilities are the most of a reply's bytes: they are read once, unless the client wants them as they came.
-        if !self.call.wants.logprobs
-            && let Ok(chunk) = serde_json::from_str::<Chunk<Logprobs>>(text)
-        {
-            return self.chunk(data, chunk, |logprobs| (logprobs, None), whole, out);
-        }
-        let chunk: Chunk<&RawValue> = serde_json::from_str(text).map_err(|error| {
+        let chunk: Chunk = serde_json::from_str(text).map_err(|error| {
             let start: String = text.chars().take(80).collect();
             broken(format!("the server sent something that is no chat completion: {error}: {start:?}"))
         })?;
-        // Log-probabilities in a form that is new to us count as lost, and the capture check says so.
-        let read = |raw: &RawValue| serde_json::from_str::<Logprobs>(raw.get()).unwrap_or_default();
-        self.chunk(data, chunk, |raw| (read(raw), Some(raw)), whole, out)
-    }
-
-    /// Takes what was read of a chunk or a whole body; `seen` gives its log-probabilities, and as they came if that is wanted.
-    fn chunk<'a, L>(
-        &mut self,
-        data: &Bytes,
-        chunk: Chunk<'a, L>,
-        seen: impl Fn(L) -> (Logprobs, Option<&'a RawValue>),
-        whole: bool,
-        out: &mut Vec<Event>,
-    ) -> Result<(), Failure> {
         let failed = chunk.error.is_some_and(|error| error.get() != "null") || chunk.object.as_deref() == Some("error");
         if failed {
             return Err(self.said_error(data));
@@ -162,7 +143,9 @@ impl Decoder {
         if whole && chunk.choices.0.is_none() {
             return Err(broken("the server's answer has no choices".to_owned()));
         }
-        if let (Some(ids), IdSource::TokenIds) = (chunk.prompt_token_ids, self.source) {
+        if let (Some(list), IdSource::TokenIds) = (chunk.prompt_token_ids, self.source)
+            && let Some(ids) = scan::ids(list.get())
+        {
             out.push(Event::Prompt(ids));
         }
         let verbose = chunk.verbose.map(|verbose| {
@@ -171,7 +154,7 @@ impl Decoder {
             verbose.tokens
         });
         let finish = match chunk.choices.0 {
-            Some(choice) => self.choice(data, choice, seen, verbose, whole, out),
+            Some(choice) => self.choice(data, choice, verbose, whole, out),
             None => None,
         };
         if let (Some(reason), false) = (finish, self.finished) {
@@ -183,11 +166,10 @@ impl Decoder {
         Ok(())
     }
 
-    fn choice<'a, L>(
+    fn choice(
         &mut self,
         body: &Bytes,
-        choice: Choice<'a, L>,
-        seen: impl Fn(L) -> (Logprobs, Option<&'a RawValue>),
+        choice: Choice,
         verbose: Option<Vec<u32>>,
         whole: bool,
         out: &mut Vec<Event>,
@@ -215,11 +197,10 @@ impl Decoder {
         for piece in delta.tool_calls.iter().flatten() {
             self.tools.push(body, piece, whole, out);
         }
-        let (logprobs, as_they_came) = choice.logprobs.map(seen).unwrap_or_default();
-        if let Some(tokens) = self.tokens(choice.token_ids, logprobs, verbose) {
+        if let Some(tokens) = self.tokens(choice.token_ids, choice.logprobs, verbose) {
             out.push(Event::Tokens(tokens));
         }
-        if let Some(raw) = as_they_came.filter(|_| self.call.wants.logprobs) {
+        if let Some(raw) = choice.logprobs.filter(|_| self.call.wants.logprobs) {
             let value = match self.source {
                 IdSource::Entries => super::llamacpp::client_logprobs(raw, self.call.wants),
                 IdSource::TokenIds | IdSource::None => Raw::of(body, raw),
@@ -232,13 +213,14 @@ impl Decoder {
         choice.finish_reason.map(|reason| FinishReason::parse(&reason))
     }
 
-    fn tokens(&self, token_ids: Option<Vec<u32>>, logprobs: Logprobs, all: Option<Vec<u32>>) -> Option<Tokens> {
+    fn tokens(&self, token_ids: Option<&RawValue>, logprobs: Option<&RawValue>, all: Option<Vec<u32>>) -> Option<Tokens> {
         if self.source == IdSource::None {
             return None;
         }
-        let entries = logprobs.content.unwrap_or_default();
+        // What is in a form that is new to us counts as lost, and the capture check says so.
+        let entries = logprobs.and_then(|raw| scan::logprobs(raw.get())).unwrap_or_default();
         let ids = match self.source {
-            IdSource::TokenIds => token_ids.unwrap_or_default(),
+            IdSource::TokenIds => token_ids.and_then(|list| scan::ids(list.get())).unwrap_or_default(),
             _ => match all.filter(|ids| !ids.is_empty()) {
                 Some(ids) => ids,
                 None => entries.iter().filter_map(|entry| entry.id).collect(),

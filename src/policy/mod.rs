@@ -16,6 +16,7 @@ mod llamacpp;
 mod names;
 mod probe;
 mod refusal;
+mod scan;
 mod server;
 #[cfg(test)]
 mod server_tests;
