@@ -9,6 +9,8 @@ const FOLDER: &str = "src/harness/init";
 
 fn main() {
     println!("cargo::rerun-if-changed={FOLDER}");
+    // Embedded by `include_dir!`, which can't tell cargo so.
+    println!("cargo::rerun-if-changed=harnesses");
     println!("cargo::rerun-if-changed=build.rs");
     let variable = |name: &str| env::var(name).unwrap_or_else(|_| panic!("cargo sets {name} for build scripts"));
     let source = format!("{FOLDER}/main.rs");

@@ -1,4 +1,4 @@
-//! The host's side of the talk with a sandbox's init: `ready`, `go`, `started`, `exited`, a line each.
+//! The host's side of the talk with a sandbox's init: `ready`, `go`, `started`, `exited`, `mark`, a line each.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -76,6 +76,14 @@ impl Control {
                 other => return Err(unexpected(&other)),
             }
         }
+    }
+
+    /// Has the init write `word` and a line's end on both outputs, behind all that the harness has printed.
+    ///
+    /// # Errors
+    /// If the init is gone.
+    pub async fn mark(&mut self, word: &str) -> std::io::Result<()> {
+        self.writer.write_all(format!("mark {word}\n").as_bytes()).await
     }
 
     async fn next(&mut self) -> std::io::Result<Message> {
@@ -159,9 +167,10 @@ mod tests {
         assert!(!path.exists());
         control.go().await.unwrap();
         assert_eq!(control.exited().await.unwrap(), Exit { code: Some(0), signal: None, timed_out: false, ms: 1 });
-        let mut heard = [0; 3];
+        control.mark("7f").await.unwrap();
+        let mut heard = [0; 11];
         init.read_exact(&mut heard).await.unwrap();
-        assert_eq!(&heard, b"go\n");
+        assert_eq!(&heard, b"go\nmark 7f\n");
         drop(init);
         assert_eq!(control.exited().await.unwrap_err().kind(), std::io::ErrorKind::UnexpectedEof);
     }

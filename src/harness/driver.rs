@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 use super::artifacts::{Artifacts, tail};
 use super::control::{Control, ControlListener};
 use super::outcome;
+use super::output;
 use super::payload::PAYLOAD;
 use super::run::{Action, Event, Run, Verdict};
-use super::sockets::SocketFolder;
+use super::sockets::{self, SocketFolder};
 use super::template::{Launch, Variables};
 use super::{Order, Progress, Report, Stage};
 use crate::engine::{ExecResult, ExecSpec, ImageFacts, Mount, SandboxId, SandboxSpec};
@@ -159,9 +160,9 @@ impl<'a> Driver<'a> {
     }
 
     async fn open(&mut self) -> Outcome<Event> {
-        self.stage.endpoint.open(self.new.clone(), &self.sockets.path().join("model.sock")).await?;
+        self.stage.endpoint.open(self.new.clone(), &self.sockets.path().join(sockets::MODEL)).await?;
         self.opened = true;
-        self.listener = Some(ControlListener::bind(&self.sockets.path().join("control.sock"))?);
+        self.listener = Some(ControlListener::bind(&self.sockets.path().join(sockets::CONTROL))?);
         Ok(Event::Done)
     }
 
@@ -179,7 +180,7 @@ impl<'a> Driver<'a> {
     fn sandbox_spec(&self) -> SandboxSpec {
         let deadline = self.prepared.timeout.as_millis().to_string();
         let grace = GRACE.as_millis().to_string();
-        let (control, model) = (format!("{SOCKETS}/control.sock"), format!("{SOCKETS}/model.sock"));
+        let (control, model) = (format!("{SOCKETS}/{}", sockets::CONTROL), format!("{SOCKETS}/{}", sockets::MODEL));
         let init = [
             INIT,
             "run",
@@ -430,13 +431,16 @@ impl<'a> Driver<'a> {
     /// Keeps what the harness printed; gives its standard output.
     async fn keep_output(&mut self) -> Bytes {
         let Some(sandbox) = &self.sandbox else { return Bytes::new() };
-        match self.stage.engine.logs(sandbox).await {
-            Ok((stdout, stderr)) => {
-                self.artifacts.keep("stdout.log", &stdout);
-                self.artifacts.keep("stderr.log", &stderr);
-                let last = tail(if stderr.is_empty() { &stdout } else { &stderr });
+        match output::read(self.stage.engine, sandbox, self.control.as_mut()).await {
+            Ok(output) => {
+                self.artifacts.keep("stdout.log", &output.stdout);
+                self.artifacts.keep("stderr.log", &output.stderr);
+                let last = tail(if output.stderr.is_empty() { &output.stdout } else { &output.stderr });
                 self.artifacts.note("last_lines", json!(last));
-                stdout
+                if !output.whole {
+                    self.artifacts.note("output", "its end may be missing");
+                }
+                output.stdout
             }
             Err(error) => {
                 self.artifacts.note("output", json!(format!("could not be read: {error}")));

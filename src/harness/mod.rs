@@ -9,6 +9,7 @@ mod driver;
 mod endpoint;
 pub mod helper;
 mod outcome;
+mod output;
 mod payload;
 pub mod run;
 mod sockets;
@@ -117,6 +118,10 @@ pub async fn run_all(stage: &Stage<'_>, orders: &[Order]) -> anyhow::Result<Vec<
     let swept = stage.engine.sweep().await?;
     if swept > 0 {
         tracing::info!(sandboxes = swept, "removed what a process that died had left");
+    }
+    let folders = sockets::sweep().await;
+    if folders > 0 {
+        tracing::info!(folders, "removed folders of sockets that a process that died had left");
     }
     let helper = helper::install(&stage.cache)?;
     let mut prepared = Vec::with_capacity(orders.len());

@@ -1,9 +1,22 @@
 //! The folder of a rollout's sockets, mounted into its sandbox.
 
-use std::os::unix::fs::PermissionsExt as _;
+use std::io::ErrorKind;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::net::UnixStream;
 
 use crate::ids::RolloutId;
+
+const ROOT: &str = "/tmp";
+const PREFIX: &str = "gleaner-";
+/// The socket that the model answers on. Of a folder's sockets it is the first to be there and the last to be closed.
+pub(super) const MODEL: &str = "model.sock";
+/// The socket that the sandbox's init connects to.
+pub(super) const CONTROL: &str = "control.sock";
+/// A folder without the model's socket is being made, or was left by a process that died while it did. That takes no time.
+const MAKING: Duration = Duration::from_hours(1);
 
 /// The folder of a rollout's sockets on the host, removed at the end. Its path is short: a socket's may have 107 bytes.
 pub(super) struct SocketFolder(PathBuf);
@@ -16,7 +29,7 @@ impl SocketFolder {
     pub(super) fn make(id: RolloutId) -> std::io::Result<Self> {
         let id = id.0.simple().to_string();
         // The end of an id is random, its beginning the time.
-        let path = Path::new("/tmp").join(format!("gleaner-{}", &id[16..]));
+        let path = Path::new(ROOT).join(format!("{PREFIX}{}", &id[16..]));
         std::fs::create_dir(&path)?;
         let folder = Self(path);
         std::fs::set_permissions(&folder.0, std::fs::Permissions::from_mode(0o755))?;
@@ -31,22 +44,92 @@ impl SocketFolder {
 
 impl Drop for SocketFolder {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            tracing::warn!(folder = %self.0.display(), %error, "could not remove a folder of sockets");
+        match std::fs::remove_dir_all(&self.0) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                tracing::warn!(folder = %self.0.display(), %error, "could not remove a folder of sockets");
+            }
+            _ => {}
         }
+    }
+}
+
+/// Removes the folders that processes of this user which died have left; gives their number. That one can't be removed is said,
+/// and no reason to fail.
+pub(super) async fn sweep() -> usize {
+    sweep_in(Path::new(ROOT)).await
+}
+
+async fn sweep_in(root: &Path) -> usize {
+    // Whose this process is.
+    let (Ok(own), Ok(entries)) = (std::fs::metadata("/proc/self"), std::fs::read_dir(root)) else { return 0 };
+    let mut removed = 0;
+    for entry in entries.flatten() {
+        let id = entry.file_name();
+        let id = id.to_str().and_then(|name| name.strip_prefix(PREFIX)).unwrap_or_default();
+        let named = id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        // Of the entry itself: whatever a link leads to is not ours.
+        let ours = entry.metadata().is_ok_and(|facts| facts.is_dir() && facts.uid() == own.uid());
+        if !named || !ours || !is_left(&entry.path()).await {
+            continue;
+        }
+        match std::fs::remove_dir_all(entry.path()) {
+            Ok(()) => removed += 1,
+            Err(error) => {
+                tracing::warn!(folder = %entry.path().display(), %error, "could not remove a folder of sockets that was left");
+            }
+        }
+    }
+    removed
+}
+
+/// Whether nobody listens there any more. The socket tells by itself, whatever machine or container its owner runs in.
+async fn is_left(folder: &Path) -> bool {
+    match UnixStream::connect(folder.join(MODEL)).await {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => true,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let changed = std::fs::metadata(folder).and_then(|facts| facts.modified());
+            changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|age| age > MAKING))
+        }
+        _ => false,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+
     use super::*;
 
     #[test]
     fn socket_folders_are_short_and_removed() {
         let folder = SocketFolder::make(RolloutId::generate()).unwrap();
         let path = folder.path().to_owned();
-        assert!(path.join("control.sock").as_os_str().len() < 60 && path.is_dir());
+        assert!(path.join(CONTROL).as_os_str().len() < 60 && path.is_dir());
         drop(folder);
         assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn only_folders_that_nobody_listens_in_are_swept() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = |name: &str| {
+            let path = root.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            path
+        };
+        let left = folder("gleaner-0123456789abcdef");
+        drop(UnixListener::bind(left.join(MODEL)).unwrap());
+        let live = folder("gleaner-00000000000000aa");
+        let _listener = UnixListener::bind(live.join(MODEL)).unwrap();
+        let begun = folder("gleaner-00000000000000bb");
+        let others = folder("gleaner-of-somebody-else");
+        drop(UnixListener::bind(others.join(MODEL)).unwrap());
+        let old = folder("gleaner-00000000000000cc");
+        let hours_ago = std::time::SystemTime::now() - 2 * MAKING;
+        std::fs::File::open(&old).unwrap().set_modified(hours_ago).unwrap();
+        std::os::unix::fs::symlink(&others, root.path().join("gleaner-00000000000000dd")).unwrap();
+        assert_eq!(sweep_in(root.path()).await, 2);
+        let stays = [&left, &live, &begun, &others, &old].map(|path| path.exists());
+        assert_eq!(stays, [false, true, true, true, false]);
     }
 }

@@ -84,7 +84,8 @@ impl Start {
     }
 }
 
-fn binary() -> PathBuf {
+/// The binary under test.
+pub fn binary() -> PathBuf {
     // Set by cargo for integration tests and benches; an example that needs the binary says where it is.
     option_env!("CARGO_BIN_EXE_gleaner")
         .map_or_else(|| std::env::var_os("GLEANER_BIN").expect("GLEANER_BIN").into(), PathBuf::from)

@@ -20,6 +20,7 @@ pub mod http1;
 pub mod policy;
 pub mod record;
 pub mod responses;
+pub mod run;
 
 use std::time::Duration;
 

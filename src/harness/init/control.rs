@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 
-/// The line to the host: `ready`, `go`, `started`, `exited`.
+/// The line to the host: `ready`, `go`, `started`, `exited`, `mark`.
 pub struct Control {
     pub stream: UnixStream,
     pub line: Vec<u8>,
@@ -13,6 +13,8 @@ pub struct Control {
 pub enum Heard {
     Nothing,
     Go,
+    /// Write this at the end of both outputs.
+    Mark(Vec<u8>),
     Closed,
 }
 
@@ -32,8 +34,11 @@ impl Control {
         }
         let mut heard = Heard::Nothing;
         while let Some(end) = self.line.iter().position(|&byte| byte == b'\n') {
-            if self.line.drain(..=end).as_slice() == b"go\n" {
+            let line: Vec<u8> = self.line.drain(..=end).collect();
+            if line == b"go\n" {
                 heard = Heard::Go;
+            } else if let Some(word) = line.strip_prefix(b"mark ") {
+                heard = Heard::Mark(word.to_vec());
             }
         }
         heard

@@ -106,7 +106,8 @@ pub fn run(args: &[OsString]) -> io::Result<()> {
             match control.read() {
                 Heard::Nothing => {}
                 Heard::Go if matches!(phase, Phase::Waiting) => phase = start(&options, &mut control),
-                Heard::Go => {}
+                Heard::Mark(word) if matches!(phase, Phase::Over) => mark(&word),
+                Heard::Go | Heard::Mark(_) => {}
                 Heard::Closed => return end(&phase),
             }
         }
@@ -186,6 +187,12 @@ fn finish(phase: &Phase, status: i32, control: &mut Control) -> Phase {
         control.say(&format!("exited code={code} signal={signal} timed_out={} ms={ms}", u8::from(*timed_out)));
     }
     Phase::Over
+}
+
+/// Ends both outputs with the host's word: the engine copies them late, and the host must know when it has read all.
+fn mark(word: &[u8]) {
+    let _ = io::stdout().write_all(word).and_then(|()| io::stdout().flush());
+    let _ = io::stderr().write_all(word);
 }
 
 /// The host is gone or has what it wants.

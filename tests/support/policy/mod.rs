@@ -34,6 +34,8 @@ struct State {
     script: Mutex<VecDeque<Reply>>,
     /// What is said once the script has ended.
     fallback: Mutex<Reply>,
+    /// What each conversation is told instead, turn by turn.
+    turns: Mutex<Vec<Reply>>,
     sampler: Mutex<Sampler>,
     seen: Mutex<Vec<Seen>>,
     max_model_len: u64,
@@ -86,6 +88,7 @@ impl ScriptedPolicy {
         let state = Arc::new(State {
             script: Mutex::new(script.into_iter().collect()),
             fallback: Mutex::new(Reply::text("reply number {n} is all there is to say")),
+            turns: Mutex::default(),
             sampler: Mutex::new(Sampler(seed)),
             seen: Mutex::new(Vec::new()),
             max_model_len: 32_768,
@@ -109,6 +112,12 @@ impl ScriptedPolicy {
     /// What to say once the script has ended.
     pub fn otherwise(&self, reply: Reply) {
         *self.state.fallback.lock().unwrap() = reply;
+    }
+
+    /// Tells every conversation the same, by the number of replies that it already has: for conversations side by side. Their
+    /// texts must differ (`{n}`), else no server could tell whose sampled ids come again.
+    pub fn each_conversation(&self, turns: impl IntoIterator<Item = Reply>) {
+        *self.state.turns.lock().unwrap() = turns.into_iter().collect();
     }
 
     /// All requests for a reply so far.
@@ -204,12 +213,13 @@ async fn serve(stream: TcpStream, state: &State) -> io::Result<()> {
 /// Takes the next reply of the script and samples it.
 fn begin(state: &State, head: &Head, body: &[u8]) -> (usize, Reply) {
     let request: Value = serde_json::from_slice(body).unwrap_or_default();
-    let next = state.script.lock().unwrap().pop_front();
+    let turn = request["messages"].as_array().into_iter().flatten().filter(|message| message["role"] == "assistant").count();
+    let turns = state.turns.lock().unwrap().get(turn).cloned();
+    let next = turns.or_else(|| state.script.lock().unwrap().pop_front());
     let reply = next.unwrap_or_else(|| state.fallback.lock().unwrap().clone());
     let mut seen = state.seen.lock().unwrap();
     let number = seen.len();
-    let first = request["messages"].as_array().is_some_and(|messages| messages.iter().all(|m| m["role"] != "assistant"));
-    let earlier: Vec<Earlier> = if first {
+    let earlier: Vec<Earlier> = if turn == 0 {
         Vec::new()
     } else {
         let known = |seen: &Seen| Earlier {

@@ -1,0 +1,129 @@
+//! The main job: `gleaner run` with real harnesses, unmodified, in containers without network. What the policy sampled is what a
+//! trainer reads, id by id and bit by bit. Needs Docker and, the first time, the package registries.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::format_push_string, clippy::format_collect, reason = "tests")]
+
+mod support;
+
+use serde_json::{Value, json};
+use support::policy::{Reply, ScriptedPolicy};
+use support::run::{Bench, assert_all_sampled};
+
+const MAKE: &str = "tr a-z A-Z < in/seed.txt > made.txt; cat made.txt";
+const TASK: &str = r#"{"id": "upper", "prompt": "Write in/seed.txt in capitals to made.txt: \"quoted\" & <all>.",
+  "files": {"in/seed.txt": "seed\n"}, "verify": "grep -qx SEED made.txt && test ! -w /opt/harness"}"#;
+
+fn task(bench: &Bench) -> String {
+    bench.file("tasks.jsonl", &TASK.replace('\n', ""))
+}
+
+/// Runs so many samples of the task, of two turns each, and checks all that they left; gives their ids.
+async fn two_turns(
+    harness: &str,
+    seed: u64,
+    turns: [Reply; 2],
+    streams: bool,
+    samples: u32,
+) -> (Bench, ScriptedPolicy, Vec<String>) {
+    let policy = ScriptedPolicy::start(seed, []).await;
+    policy.each_conversation(turns);
+    let bench = Bench::new(policy.url());
+    let task = task(&bench);
+    let count = samples.to_string();
+    let ended = bench.start(&[harness, "--task", &task, "--samples", &count], samples).await.ended().await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let seen = policy.seen();
+    assert_eq!(seen.len(), 2 * samples as usize, "{ended:?}");
+    let name = harness.split(':').next().unwrap();
+    let mut ids = Vec::new();
+    for rollout in ended.rollouts() {
+        let id = rollout["id"].as_str().unwrap().to_owned();
+        let evidence = bench.artifact(&id, "evidence.json");
+        let shown = bench.show(&id).await;
+        let calls = shown["calls"].as_array().unwrap();
+        let own: Vec<_> =
+            seen.iter().filter(|seen| calls.iter().any(|call| call["capture"]["completion_ids"] == json!(seen.ids()))).collect();
+        assert_eq!(own.len(), 2, "{rollout}");
+        let tokens: usize = own.iter().map(|call| call.tokens.len()).sum();
+        let expected = json!({"id": id, "harness": name, "task_id": "upper", "outcome": "passed", "reward": 1.0,
+            "calls": 2, "tokens": tokens, "drift": 0});
+        assert_eq!(rollout, expected, "{evidence}");
+        let evidence: Value = serde_json::from_str(&evidence).unwrap();
+        assert_eq!(evidence["means"], "completed", "its own result was read: {evidence:#}");
+        for (call, seen) in calls.iter().zip(&own) {
+            assert_eq!((&call["status"], &call["capture"]["level"]), (&json!("done"), &json!("full")), "{call:#}");
+            assert_eq!(seen.body["stream"] == true, streams, "{}", seen.body);
+        }
+        assert_eq!(shown["samples"].as_array().unwrap().len(), 1, "one conversation is one sample");
+        assert_eq!(shown["left_out"], json!([]));
+        ids.push(id);
+    }
+    let exported = bench.export().await;
+    assert_eq!(exported.len(), samples as usize);
+    assert_all_sampled(&exported, &seen);
+    for sample in &exported {
+        assert_eq!(
+            (&sample["outcome"], &sample["reward"], &sample["status"]),
+            (&json!("passed"), &json!(1.0), &json!("complete"))
+        );
+    }
+    (bench, policy, ids)
+}
+
+fn call(tool: &str, arguments: &Value) -> Reply {
+    Reply { text: Some("Turn {n}: I use the shell.".to_owned()), ..Reply::tools(&[(tool, &arguments.to_string())]) }
+}
+
+fn fenced(command: &str) -> Reply {
+    Reply::text(format!("THOUGHT: turn {{n}}.\n\n```mswea_bash_command\n{command}\n```"))
+}
+
+const SUBMIT: &str = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT";
+
+fn codex() -> [Reply; 2] {
+    [call("exec_command", &json!({"cmd": MAKE})).thinking("I should look first."), Reply::text("Made it in turn {n}.")]
+}
+
+#[tokio::test]
+#[ignore = "needs Docker and, once, npm's registry"]
+async fn codex_is_recorded_exactly() {
+    let (bench, policy, ids) = two_turns("codex", 71, codex(), true, 1).await;
+    let second = &policy.seen()[1].body["messages"];
+    let output = second.as_array().unwrap().iter().find(|message| message["role"] == "tool").unwrap();
+    assert!(output["content"].to_string().contains("SEED"), "its shell ran in the container: {output}");
+    let evidence: Value = serde_json::from_str(&bench.artifact(&ids[0], "evidence.json")).unwrap();
+    assert!(evidence["exit"]["ms"].as_u64().unwrap() < 20_000, "nothing is waited for in vain: {evidence:#}");
+}
+
+#[tokio::test]
+#[ignore = "needs Docker and, once, npm's registry"]
+async fn codex_side_by_side_is_a_group() {
+    let (bench, _policy, ids) = two_turns("codex", 72, codex(), true, 2).await;
+    let rollouts = bench.list().await;
+    let group = &rollouts[0]["group_id"];
+    assert!(group.is_string());
+    for id in &ids {
+        let rollout = rollouts.iter().find(|rollout| rollout["id"] == *id).unwrap();
+        assert_eq!((&rollout["group_id"], &rollout["group_size"], &rollout["purpose"]), (group, &json!(2), &json!("train")));
+    }
+    let mut indices: Vec<u64> = rollouts.iter().map(|rollout| rollout["index"].as_u64().unwrap()).collect();
+    indices.sort_unstable();
+    assert_eq!(indices, [0, 1]);
+}
+
+#[tokio::test]
+#[ignore = "needs Docker and, once, Debian's and Python's registries"]
+async fn mini_swe_agent_is_recorded_exactly() {
+    let turns = [call("bash", &json!({"command": MAKE})), call("bash", &json!({"command": SUBMIT}))];
+    let (_bench, policy, _ids) = two_turns("mini-swe-agent", 73, turns, false, 1).await;
+    let second = policy.seen()[1].body["messages"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!(second["role"], "tool");
+    assert!(second["content"].to_string().contains("SEED"), "its shell ran in the container: {second}");
+}
+
+#[tokio::test]
+#[ignore = "needs Docker and, once, Debian's and Python's registries"]
+async fn mini_swe_agent_without_tools_is_recorded_exactly() {
+    let (_bench, policy, _ids) = two_turns("mini-swe-agent:text", 74, [fenced(MAKE), fenced(SUBMIT)], false, 1).await;
+    assert!(policy.seen().iter().all(|seen| seen.body.get("tools").is_none()));
+}
