@@ -105,7 +105,7 @@ pub(super) fn samples(samples: &[Sample], paint: Paint) -> String {
 }
 
 fn trained(sample: &Sample) -> usize {
-    sample.loss_mask.iter().filter(|mask| **mask == 1).count()
+    sample.loss_mask.iter().map(|mask| usize::from(*mask)).sum()
 }
 
 fn name_of_settings(sampling: &crate::call::Sampling) -> Option<String> {
