@@ -50,9 +50,9 @@ def test_a_conversation_is_what_the_raw_bytes_say(gleaner, stream):
 def test_responses_are_what_the_raw_bytes_say(gleaner):
     rollout = gleaner.rollout()
     with gleaner.client(rollout).responses.stream(model="any", input=ASK, max_output_tokens=12, temperature=0) as stream:
-        for _ in stream:
-            pass
-        said = stream.get_final_response().output_text
+        events = list(stream)
+    said = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert events[-1].type in ("response.completed", "response.incomplete")
     (call,) = gleaner.calls(rollout)
     assert (call["capture"]["level"], call["message"]["content"]) == ("full", said)
     assert derive.check(gleaner.url, rollout["id"], min_trained=1)["forms"] == {"llamacpp": 1}
@@ -67,10 +67,11 @@ def test_what_a_real_harness_did_in_its_container_is_what_the_raw_bytes_say(tmp_
 
     ran = gleaner("run", "mini-swe-agent:text", "Create hello.txt.", "--set", "steps=2", "--timeout", "600", "--policy", URL, "--json")
     (rollout,) = json.loads(ran)["rollouts"]
-    assert rollout["outcome"] == "passed" and rollout["calls"] == 2
+    # The model is tiny: that it does the task is not asked.
+    assert rollout["outcome"] in ("passed", "failed") and rollout["calls"] > 0
     samples = tmp_path / "samples.jsonl"
     gleaner("export", "samples", "--rollout", rollout["id"], "--out", str(samples), "--check")
     with conftest.serving(URL, tmp_path) as server:
         # An emoji among what was sampled costs a call its log-probabilities, and so its place.
         assert "full" in [call["capture"]["level"] for call in server.calls(rollout)]
-        assert derive.check(server.url, rollout["id"], str(samples), min_trained=1)["forms"] == {"llamacpp": 2}
+        assert derive.check(server.url, rollout["id"], str(samples), min_trained=1)["forms"] == {"llamacpp": rollout["calls"]}
