@@ -10,15 +10,14 @@ demo:
 
 # Everything that .ci/run runs: format, lints, Rust tests, Python tests; with Docker and llama.cpp (ignored tests need one).
 test: lint setup
-	scripts/with-llama-server cargo test -- --include-ignored
-	GLEANER_BIN=$(CURDIR)/target/debug/gleaner target/venv/bin/python -m pytest -q tests/python
+	scripts/with-llama-server scripts/test
 
 # Also the kills and the full disk in full length.
 test-all: test
 	GLEANER_TEST_ROUNDS=20 cargo test --test crash
 
 lint:
-	@scripts/setup build
+	@scripts/setup build lint
 	cargo fmt --check
 	cargo clippy --all-targets -- -D warnings
 

@@ -150,7 +150,7 @@ mod tests {
                 (toml::Value::Array(list), None) if list.is_empty() => {}
                 (_, None) => panic!("config.toml does not name {at}{name}"),
                 (toml::Value::Table(expected), Some(toml::Value::Table(written))) => {
-                    named(&format!("{at}{name}."), expected, written)
+                    named(&format!("{at}{name}."), expected, written);
                 }
                 _ => {}
             }

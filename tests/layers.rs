@@ -254,8 +254,8 @@ fn bare(text: &str) -> String {
             rest.find('\n').unwrap_or(rest.len())
         } else if rest.starts_with("/*") {
             rest.find("*/").map_or(rest.len(), |at| at + 2)
-        } else if rest.starts_with("r#\"") {
-            rest[3..].find("\"#").map_or(rest.len(), |at| at + 5)
+        } else if let Some(raw) = rest.strip_prefix("r#\"") {
+            raw.find("\"#").map_or(rest.len(), |at| at + 5)
         } else if rest.starts_with("'\"'") || rest.starts_with("b'\"'") {
             rest.find("\"'").unwrap_or(0) + 2
         } else if next == '"' {

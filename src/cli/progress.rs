@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use super::terminal::harmless;
+use super::terminal::{counted, harmless};
 use crate::harness::Progress;
 
 /// Shows what it is told.
@@ -45,7 +45,7 @@ impl Watcher {
                     bar.finish_and_clear();
                 }
                 let outcome = super::run::name_of(report.outcome);
-                self.say(&format!("rollout {}: {outcome} after {} calls", report.id, report.calls));
+                self.say(&format!("rollout {}: {outcome} after {}", report.id, counted(report.calls, "call")));
             }
         }
     }

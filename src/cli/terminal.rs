@@ -86,6 +86,11 @@ pub(super) fn table(head: &[&str], rows: &[Vec<String>], paint: Paint) -> String
     out
 }
 
+/// A number of things: `1 call`, `2 calls`.
+pub(super) fn counted(number: u64, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
 /// Writes a span of milliseconds for people.
 pub(super) fn duration(ms: i64) -> String {
     let ms = ms.max(0);

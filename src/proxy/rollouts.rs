@@ -61,7 +61,6 @@ impl Live {
     }
 
     /// Counts a call as in flight until the token is dropped, which must be after its end was handed to the recorder.
-    #[must_use]
     pub fn enter(&self) -> TaskTrackerToken {
         self.last_call_at.store(now_ms(), Ordering::Relaxed);
         self.in_flight.token()

@@ -1,5 +1,6 @@
 """Starts the scripted policy and gleaner as programs, each test with its own."""
 
+import contextlib
 import os
 import pathlib
 import subprocess
@@ -78,12 +79,24 @@ def policy():
     stop(process)
 
 
+def environment():
+    """This one without what would steer gleaner."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GLEANER_")}
+
+
+@contextlib.contextmanager
+def serving(policy_url, folder):
+    """gleaner, on the store in `folder`."""
+    command = [GLEANER, "serve", "--listen", "127.0.0.1:0", "--policy", policy_url, "--database", str(folder / "gleaner.db")]
+    with open(folder / "stderr.log", "a") as log:
+        process, url = start(command, stderr=log, env=environment() | {"HOME": str(folder)})
+        try:
+            yield Gleaner(url)
+        finally:
+            stop(process)
+
+
 @pytest.fixture
 def gleaner(policy, tmp_path):
-    env = {name: value for name, value in os.environ.items() if not name.startswith("GLEANER_")} | {"HOME": str(tmp_path)}
-    log = open(tmp_path / "stderr.log", "w")
-    command = [GLEANER, "serve", "--listen", "127.0.0.1:0", "--policy", policy.url, "--database", str(tmp_path / "gleaner.db")]
-    process, url = start(command, stderr=log, env=env)
-    yield Gleaner(url)
-    stop(process)
-    log.close()
+    with serving(policy.url, tmp_path) as gleaner:
+        yield gleaner

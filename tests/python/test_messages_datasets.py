@@ -1,4 +1,4 @@
-"""What `gleaner export messages` writes is read by `datasets` and trained on by trl.
+"""What `gleaner export messages` writes is read by `datasets` and by trl; where torch is installed, trl trains on it too.
 
 The golden file is what the Rust tests of src/export/messages.rs write. `datasets` takes a file's types from its first 10 MB, so
 each of its rows is also tried as the first 10 MB of a long file. Another export is checked by naming it: GLEANER_MESSAGES=PATH.
@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-datasets = pytest.importorskip("datasets")
-trl = pytest.importorskip("trl")
+
+import datasets
+import tokenizers
+import transformers
+import trl
+import trl.data_utils
 
 GOLDEN = Path(__file__).parent.parent / "fixtures" / "export" / "messages.jsonl"
 FILE = Path(os.environ.get("GLEANER_MESSAGES", GOLDEN))
@@ -50,8 +54,6 @@ def test_rows_unlike_the_first_ten_megabytes_are_read(tmp_path, first):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    tokenizers = pytest.importorskip("tokenizers")
-    transformers = pytest.importorskip("transformers")
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<pad>": 0, "<eos>": 1, "<unk>": 2}, unk_token="<unk>"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     texts = [json.dumps(row) for row in rows(FILE)] + ["<tools> </tools> <user> <assistant> <system> <tool> <think> </think>",
@@ -62,10 +64,29 @@ def tokenizer():
     return tokenizer
 
 
-def test_trl_trains_on_it(tmp_path, tokenizer):
-    transformers = pytest.importorskip("transformers")
+def assert_tooled(tokenizer, ids, trained):
+    """The golden file's row with tools: its tools and reasoning are in the prompt, the model's own words are trained."""
+    seen = tokenizer.decode(ids)
+    assert seen.startswith("<tools> sh </tools>") and "<think> I look. </think>" in seen
+    assert tokenizer.decode(trained).endswith("a.txt <end>")
+
+
+def test_trl_reads_it(tmp_path, tokenizer):
     data = load(FILE, tmp_path / "cache")
     assert all(trl.is_conversational(row) for row in data)
+    # As its SFTTrainer does with each row.
+    read = [trl.data_utils._tokenize(tokenizer, row["messages"], tools=json.loads(row["tools"]), return_assistant_tokens_mask=True)
+            for row in data]
+    assert all(1 in row["assistant_masks"] and 0 in row["assistant_masks"] for row in read)
+    if FILE == GOLDEN:
+        tooled = read[1]
+        trained = [token for token, mask in zip(tooled["input_ids"], tooled["assistant_masks"]) if mask]
+        assert_tooled(tokenizer, tooled["input_ids"], trained)
+
+
+@pytest.mark.skipif(not transformers.utils.is_torch_available(), reason="torch is too large to be installed for this")
+def test_trl_trains_on_it(tmp_path, tokenizer):
+    data = load(FILE, tmp_path / "cache")
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
         max_position_embeddings=4096, pad_token_id=0, eos_token_id=1))
@@ -76,7 +97,4 @@ def test_trl_trains_on_it(tmp_path, tokenizer):
     if FILE != GOLDEN:
         return
     tooled = trainer.train_dataset[1]
-    seen = tokenizer.decode(tooled["input_ids"])
-    assert seen.startswith("<tools> sh </tools>") and "<think> I look. </think>" in seen
-    trained = [label for label in tooled["labels"] if label != -100]
-    assert tokenizer.decode(trained).endswith("a.txt <end>")
+    assert_tooled(tokenizer, tooled["input_ids"], [label for label in tooled["labels"] if label != -100])

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Deserialize;
 
 use super::super::list::name_of;
-use super::super::terminal::{Paint, harmless};
+use super::super::terminal::{Paint, counted, harmless};
 use crate::call::Raw;
 use crate::http::api::CallView;
 
@@ -33,7 +33,7 @@ pub(super) fn conversation(calls: &[CallView], paint: Paint) -> String {
         let messages = call.messages.as_deref().unwrap_or_default();
         let same = messages.iter().zip(before).take_while(|(new, old)| new == old).count();
         if same > 0 {
-            let _ = writeln!(out, "{}", paint.dim(&format!("  {same} messages as before")));
+            let _ = writeln!(out, "{}", paint.dim(&format!("  {} as before", counted(same as u64, "message"))));
         }
         for message in &messages[same..] {
             out.push_str(&shown(message, paint, false));

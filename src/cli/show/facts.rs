@@ -22,7 +22,9 @@ pub(super) fn rollout(rollout: &Rollout, built: &Built, paint: Paint) -> String 
         let size = rollout.group_size.map(|size| format!(" of {size}")).unwrap_or_default();
         format!("{group} (rollout {}{size})", rollout.index + 1)
     });
-    let rewards: Vec<String> = rollout.rewards.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    // The one that has no name of its own needs none here.
+    let named = |(name, value): (&String, &f64)| if name == "reward" { value.to_string() } else { format!("{name} {value}") };
+    let rewards: Vec<String> = rollout.rewards.iter().map(named).collect();
     let reward = if rewards.is_empty() && rollout.no_reward { "none to come".to_owned() } else { rewards.join(", ") };
     let sampling = name_of_settings(&rollout.sampling);
     let trained: usize = built.samples.iter().map(trained).sum();
@@ -105,7 +107,7 @@ pub(super) fn samples(samples: &[Sample], paint: Paint) -> String {
 }
 
 fn trained(sample: &Sample) -> usize {
-    sample.loss_mask.iter().filter(|mask| **mask == 1).count()
+    sample.loss_mask.iter().map(|mask| usize::from(*mask)).sum()
 }
 
 fn name_of_settings(sampling: &crate::call::Sampling) -> Option<String> {

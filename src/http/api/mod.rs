@@ -28,7 +28,6 @@ pub use calls::whole;
 pub use view::{CallView, RolloutView, rfc3339};
 
 /// The API's routes, below `/api/v1`, for a server whose state has the [`App`]. Who may call them is decided above.
-#[must_use]
 pub fn routes<S>() -> Router<S>
 where
     S: Clone + Send + Sync + 'static,

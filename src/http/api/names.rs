@@ -115,6 +115,7 @@ pub(super) struct Failure {
 
 /// Token counts as the server gave them.
 #[derive(Serialize, ToSchema)]
+#[expect(clippy::struct_field_names, reason = "the API's names")]
 pub(super) struct Usage {
     prompt_tokens: u64,
     completion_tokens: u64,

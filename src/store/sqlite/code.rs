@@ -12,7 +12,7 @@ pub(super) const LOGPROB_KINDS: &[LogprobKind] = &[LogprobKind::Raw, LogprobKind
 pub(super) const SOURCES: &[VersionSource] = &[VersionSource::Server, VersionSource::Declared, VersionSource::Polled];
 
 /// The number of `value` in its list.
-pub(super) fn number<T: PartialEq>(list: &[T], value: T) -> i64 {
+pub(super) fn number<T: Copy + PartialEq>(list: &[T], value: T) -> i64 {
     list.iter().position(|one| *one == value).and_then(|at| i64::try_from(at).ok()).unwrap_or(-1)
 }
 

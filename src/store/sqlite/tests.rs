@@ -150,8 +150,8 @@ fn unended(start: &CallStart, status: CallStatus, delivered: Option<bool>) -> Ca
     CallRecord { status, ended_at, failure, sampling_asked, ..recorded(&end, delivered) }
 }
 
-fn write_all(writer: &mut dyn Writer, writes: impl IntoIterator<Item = Write>) {
-    let batch: Vec<_> = writes.into_iter().collect();
+fn write_all(writer: &mut dyn Writer, items: impl IntoIterator<Item = Write>) {
+    let batch: Vec<_> = items.into_iter().collect();
     assert_eq!(writer.apply(&batch), vec![Ok(()); batch.len()]);
 }
 

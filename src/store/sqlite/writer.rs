@@ -126,13 +126,12 @@ impl SqliteWriter {
             Some(seq) => Some(*seq),
             None => insert::call_seq(&self.db, end.start.id)?,
         };
-        let seq = match known {
-            Some(seq) => seq,
+        let seq = if let Some(seq) = known {
+            seq
+        } else {
             // Its start was not kept.
-            None => {
-                let request = self.packer.pack(&end.start.request);
-                self.start(&end.start, &request)?
-            }
+            let request = self.packer.pack(&end.start.request);
+            self.start(&end.start, &request)?
         };
         insert::end(&self.db, seq, end, packed)?;
         if end.status != CallStatus::Done {
