@@ -18,6 +18,12 @@ impl Raw {
         Self(body.slice_ref(raw.get().as_bytes()))
     }
 
+    /// Takes the slice of `body` that `json`, a whole JSON value, borrows from it.
+    #[must_use]
+    pub fn slice(body: &Bytes, json: &str) -> Self {
+        Self(body.slice_ref(json.as_bytes()))
+    }
+
     /// Writes any value as JSON.
     ///
     /// # Panics
@@ -107,6 +113,12 @@ impl Text {
     #[must_use]
     pub fn of(body: &Bytes, raw: &RawValue) -> Option<Self> {
         Raw::of(body, raw).as_text()
+    }
+
+    /// Takes the slice of `body` that `json`, a whole JSON value, borrows from it, if it is a string literal.
+    #[must_use]
+    pub fn slice(body: &Bytes, json: &str) -> Option<Self> {
+        Raw::slice(body, json).as_text()
     }
 
     /// Puts quotes around escaped text, as [`Text::inner`] gives it.

@@ -1,168 +1,182 @@
 //! Chat completions' chunk and whole body as servers send them, borrowed from their bytes. One form reads both: a whole body's
 //! `message` is a `delta` that holds everything.
 
-use std::borrow::Cow;
-use std::fmt;
-
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::Deserializer;
 use serde_json::value::RawValue;
 
+use super::scan::Reader;
+
 /// A chunk, or a whole body.
-#[derive(Deserialize)]
+#[derive(Default)]
 pub(super) struct Chunk<'a> {
-    #[serde(borrow)]
-    pub error: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    pub choices: First<Choice<'a>>,
+    pub error: Option<&'a str>,
+    /// The first; Gleaner asks for one choice only.
+    pub choice: Option<Choice<'a>>,
     pub usage: Option<CountedUsage>,
-    #[serde(borrow)]
-    pub prompt_token_ids: Option<&'a RawValue>,
-    #[serde(rename = "__verbose")]
+    pub prompt_token_ids: Option<Vec<u32>>,
     pub verbose: Option<Verbose>,
     /// Tells an error in vLLM's older form (`"object": "error"`), whose message stands beside it.
-    #[serde(borrow)]
-    pub object: Option<Cow<'a, str>>,
+    pub is_error: bool,
 }
 
-/// The first of a list; Gleaner asks for one choice only. Empty for an empty list, null, or none.
-pub(super) struct First<T>(pub Option<T>);
+/// Fields that have no place of their own: the name as it is spelt between its quotes, and the value.
+pub(super) type Unknown<'a> = Vec<(&'a str, &'a str)>;
 
-impl<T> Default for First<T> {
-    fn default() -> Self {
-        Self(None)
-    }
-}
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for First<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct List<T>(std::marker::PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for List<T> {
-            type Value = First<T>;
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("a list of choices")
-            }
-            fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(First(None))
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-                let first = list.next_element()?;
-                while list.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(First(first))
-            }
-        }
-        deserializer.deserialize_any(List(std::marker::PhantomData))
-    }
-}
-
-/// A field's name, copied only if it has escapes.
-struct Name<'a>(Cow<'a, str>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Name<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Text;
-        impl<'de> Visitor<'de> for Text {
-            type Value = Name<'de>;
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("a field's name")
-            }
-            fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Self::Value, E> {
-                Ok(Name(Cow::Borrowed(name)))
-            }
-            fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
-                Ok(Name(Cow::Owned(name.to_owned())))
-            }
-        }
-        deserializer.deserialize_str(Text)
-    }
-}
-
-/// Fields that have no place of their own.
-pub(super) type Unknown<'a> = Vec<(Cow<'a, str>, &'a RawValue)>;
-
-/// One choice.
+/// One choice. Values are texts of JSON; null is none.
 #[derive(Default)]
 pub(super) struct Choice<'a> {
     pub delta: Delta<'a>,
-    pub finish_reason: Option<Cow<'a, str>>,
-    pub token_ids: Option<&'a RawValue>,
-    pub logprobs: Option<&'a RawValue>,
+    /// As it is spelt, with its quotes.
+    pub finish_reason: Option<&'a str>,
+    pub token_ids: Option<Vec<u32>>,
+    pub logprobs: Option<&'a str>,
+    /// What `logprobs` holds for each token.
+    pub entries: Vec<LogprobEntry>,
     pub unknown: Unknown<'a>,
 }
 
 /// What a choice says.
 #[derive(Default)]
 pub(super) struct Delta<'a> {
-    pub content: Option<&'a RawValue>,
-    pub reasoning: Option<&'a RawValue>,
-    pub reasoning_content: Option<&'a RawValue>,
-    pub refusal: Option<&'a RawValue>,
+    pub content: Option<&'a str>,
+    pub reasoning: Option<&'a str>,
+    pub reasoning_content: Option<&'a str>,
+    pub refusal: Option<&'a str>,
     pub tool_calls: Option<Vec<ToolDelta<'a>>>,
     pub unknown: Unknown<'a>,
 }
 
+impl<'a> Chunk<'a> {
+    /// Reads a chunk or a whole body; `logprobs` says whether the text of a choice's log-probabilities is wanted beside their
+    /// values. `None` if it is no JSON object of that kind.
+    pub(super) fn read(text: &'a str, logprobs: bool) -> Option<Self> {
+        let mut chunk = Self::default();
+        let mut reader = Reader::new(text);
+        reader.object(|name, reader| {
+            match name {
+                "error" => chunk.error = reader.value_or_null()?,
+                "choices" => chunk.choice = choices(reader, logprobs)?,
+                "usage" => chunk.usage = typed(reader)?,
+                "prompt_token_ids" => chunk.prompt_token_ids = reader.ids()?,
+                "__verbose" => chunk.verbose = typed(reader)?,
+                "object" => chunk.is_error = reader.value()? == "\"error\"",
+                _ => drop(reader.value()?),
+            }
+            Some(())
+        })?;
+        reader.is_at_end().then_some(chunk)
+    }
+}
+
+fn choices<'a>(reader: &mut Reader<'a>, logprobs: bool) -> Option<Option<Choice<'a>>> {
+    if reader.peek()? == b'n' {
+        return reader.value().map(|_| None);
+    }
+    let mut first = None;
+    reader.list(|reader| {
+        if first.is_none() {
+            first = Some(Choice::read(reader, logprobs)?);
+        } else {
+            reader.value()?;
+        }
+        Some(())
+    })?;
+    Some(first)
+}
+
+/// A value that is small or rare; serde reads it.
+fn typed<'a, T: Deserialize<'a>>(reader: &mut Reader<'a>) -> Option<Option<T>> {
+    match reader.value_or_null()? {
+        Some(value) => serde_json::from_str(value).ok().map(Some),
+        None => Some(None),
+    }
+}
+
 /// Keeps a field that nobody knows, unless it says nothing.
-fn keep<'de, A: MapAccess<'de>>(unknown: &mut Unknown<'de>, name: Cow<'de, str>, map: &mut A) -> Result<(), A::Error> {
-    let value: &RawValue = map.next_value()?;
-    if value.get() != "null" {
+fn keep<'a>(unknown: &mut Unknown<'a>, name: &'a str, reader: &mut Reader<'a>) -> Option<()> {
+    if let Some(value) = reader.value_or_null()? {
         unknown.push((name, value));
     }
-    Ok(())
+    Some(())
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Choice<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields;
-        impl<'de> Visitor<'de> for Fields {
-            type Value = Choice<'de>;
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("a choice")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut choice = Choice::default();
-                while let Some(Name(name)) = map.next_key()? {
-                    match &*name {
-                        "delta" | "message" => choice.delta = map.next_value::<Option<Delta>>()?.unwrap_or_default(),
-                        "finish_reason" => choice.finish_reason = map.next_value()?,
-                        "token_ids" => choice.token_ids = map.next_value()?,
-                        "logprobs" => choice.logprobs = map.next_value()?,
-                        "index" | "prompt_token_ids" => drop(map.next_value::<IgnoredAny>()?),
-                        _ => keep(&mut choice.unknown, name, &mut map)?,
+impl<'a> Choice<'a> {
+    fn read(reader: &mut Reader<'a>, logprobs: bool) -> Option<Self> {
+        let mut choice = Self::default();
+        reader.object(|name, reader| {
+            match name {
+                "delta" | "message" => choice.delta = Delta::read(reader)?,
+                "finish_reason" => choice.finish_reason = reader.value_or_null()?,
+                "token_ids" => choice.token_ids = reader.ids()?,
+                "logprobs" if logprobs => {
+                    choice.logprobs = reader.value_or_null()?;
+                    if let Some(text) = choice.logprobs {
+                        choice.entries = entries(&mut Reader::new(text))?;
                     }
                 }
-                Ok(choice)
+                "logprobs" => choice.entries = entries(reader)?,
+                "index" | "prompt_token_ids" => drop(reader.value()?),
+                _ => keep(&mut choice.unknown, name, reader)?,
             }
-        }
-        deserializer.deserialize_map(Fields)
+            Some(())
+        })?;
+        Some(choice)
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Delta<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields;
-        impl<'de> Visitor<'de> for Fields {
-            type Value = Delta<'de>;
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("a delta or a message")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut delta = Delta::default();
-                while let Some(Name(name)) = map.next_key()? {
-                    match &*name {
-                        "content" => delta.content = map.next_value()?,
-                        "reasoning" => delta.reasoning = map.next_value()?,
-                        "reasoning_content" => delta.reasoning_content = map.next_value()?,
-                        "refusal" => delta.refusal = map.next_value()?,
-                        "tool_calls" => delta.tool_calls = map.next_value()?,
-                        "role" => drop(map.next_value::<IgnoredAny>()?),
-                        _ => keep(&mut delta.unknown, name, &mut map)?,
-                    }
-                }
-                Ok(delta)
-            }
+impl<'a> Delta<'a> {
+    fn read(reader: &mut Reader<'a>) -> Option<Self> {
+        let mut delta = Self::default();
+        if reader.peek()? == b'n' {
+            return reader.value().map(|_| delta);
         }
-        deserializer.deserialize_map(Fields)
+        reader.object(|name, reader| {
+            match name {
+                "content" => delta.content = reader.value_or_null()?,
+                "reasoning" => delta.reasoning = reader.value_or_null()?,
+                "reasoning_content" => delta.reasoning_content = reader.value_or_null()?,
+                "refusal" => delta.refusal = reader.value_or_null()?,
+                "tool_calls" => delta.tool_calls = typed(reader)?,
+                "role" => drop(reader.value()?),
+                _ => keep(&mut delta.unknown, name, reader)?,
+            }
+            Some(())
+        })?;
+        Some(delta)
     }
+}
+
+/// Reads the entries of a choice's `logprobs`, in their order; one that is no object is empty. In a form that is new to us there
+/// are none: they count as lost, and the capture check says so.
+fn entries(reader: &mut Reader) -> Option<Vec<LogprobEntry>> {
+    let mut entries = Vec::new();
+    if reader.peek()? != b'{' {
+        return reader.value().map(|_| entries);
+    }
+    reader.object(|name, reader| {
+        if name != "content" || reader.peek()? != b'[' {
+            return reader.value().map(drop);
+        }
+        reader.list(|reader| {
+            let mut entry = LogprobEntry::default();
+            if reader.peek()? == b'{' {
+                reader.object(|name, reader| {
+                    match name {
+                        "logprob" => entry.logprob = reader.number()?,
+                        "id" => entry.id = reader.number()?,
+                        _ => drop(reader.value()?),
+                    }
+                    Some(())
+                })?;
+            } else {
+                reader.value()?;
+            }
+            entries.push(entry);
+            Some(())
+        })
+    })?;
+    Some(entries)
 }
 
 /// A piece of a tool call, or a whole one.

@@ -1,15 +1,12 @@
 //! From a server's chat-completions bytes to events: a stream fed as it comes, or a whole body.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde_json::value::RawValue;
 
-use super::chunk::{Choice, Chunk, CountedUsage, Unknown};
+use super::chunk::{Choice, Chunk, CountedUsage, LogprobEntry, Unknown};
 use super::names::Names;
 use super::refusal;
-use super::scan;
 use super::tools::Tools;
 use crate::call::{Call, Event, Extra, Failure, FailureKind, FinishReason, Raw, Reply, Text, Tokens, Usage};
 use crate::wire::sse;
@@ -132,20 +129,18 @@ impl Decoder {
             healed = Bytes::from(String::from_utf8_lossy(data).into_owned());
             (&healed, std::str::from_utf8(&healed).unwrap_or_default())
         };
-        let chunk: Chunk = serde_json::from_str(text).map_err(|error| {
+        let chunk = Chunk::read(text, self.call.wants.logprobs).ok_or_else(|| {
             let start: String = text.chars().take(80).collect();
-            broken(format!("the server sent something that is no chat completion: {error}: {start:?}"))
+            broken(format!("the server sent something that is no chat completion: {start:?}"))
         })?;
-        let failed = chunk.error.is_some_and(|error| error.get() != "null") || chunk.object.as_deref() == Some("error");
+        let failed = chunk.error.is_some() || chunk.is_error;
         if failed {
             return Err(self.said_error(data));
         }
-        if whole && chunk.choices.0.is_none() {
+        if whole && chunk.choice.is_none() {
             return Err(broken("the server's answer has no choices".to_owned()));
         }
-        if let (Some(list), IdSource::TokenIds) = (chunk.prompt_token_ids, self.source)
-            && let Some(ids) = scan::ids(list.get())
-        {
+        if let (Some(ids), IdSource::TokenIds) = (chunk.prompt_token_ids, self.source) {
             out.push(Event::Prompt(ids));
         }
         let verbose = chunk.verbose.map(|verbose| {
@@ -153,7 +148,7 @@ impl Decoder {
             self.grammar = settings.grammar.0.then_some(settings.grammar_lazy).or(self.grammar);
             verbose.tokens
         });
-        let finish = match chunk.choices.0 {
+        let finish = match chunk.choice {
             Some(choice) => self.choice(data, choice, verbose, whole, out),
             None => None,
         };
@@ -176,19 +171,18 @@ impl Decoder {
     ) -> Option<FinishReason> {
         let delta = choice.delta;
         let before = out.len();
-        let said = |raw: Option<&RawValue>| raw.and_then(|raw| Text::of(body, raw)).filter(|text| !text.is_empty());
+        let said = |json: Option<&str>| json.and_then(|json| Text::slice(body, json)).filter(|text| !text.is_empty());
         if let Some(text) = said(delta.reasoning).or_else(|| said(delta.reasoning_content)) {
             out.push(Event::Reasoning(text));
         }
         if let Some(raw) = delta.content {
-            match Text::of(body, raw) {
+            match Text::slice(body, raw) {
                 Some(text) if text.is_empty() => self.empty_text = true,
                 Some(text) => {
                     self.said_text = true;
                     out.push(Event::Text(text));
                 }
-                None if raw.get() == "null" => {}
-                None => out.push(Event::Extra(Extra::Delta { name: Text::new("content"), value: Raw::of(body, raw) })),
+                None => out.push(Event::Extra(Extra::Delta { name: Text::new("content"), value: Raw::slice(body, raw) })),
             }
         }
         if let Some(text) = said(delta.refusal) {
@@ -197,30 +191,28 @@ impl Decoder {
         for piece in delta.tool_calls.iter().flatten() {
             self.tools.push(body, piece, whole, out);
         }
-        if let Some(tokens) = self.tokens(choice.token_ids, choice.logprobs, verbose) {
+        if let Some(tokens) = self.tokens(choice.token_ids, &choice.entries, verbose) {
             out.push(Event::Tokens(tokens));
         }
-        if let Some(raw) = choice.logprobs.filter(|_| self.call.wants.logprobs) {
+        if let Some(raw) = choice.logprobs {
             let value = match self.source {
                 IdSource::Entries => super::llamacpp::client_logprobs(raw, self.call.wants),
-                IdSource::TokenIds | IdSource::None => Raw::of(body, raw),
+                IdSource::TokenIds | IdSource::None => Raw::slice(body, raw),
             };
             out.push(Event::Extra(Extra::Choice { name: Text::new("logprobs"), value }));
         }
         extras(body, delta.unknown, out, |name, value| Extra::Delta { name, value });
         extras(body, choice.unknown, out, |name, value| Extra::Choice { name, value });
         self.begun |= out.len() > before;
-        choice.finish_reason.map(|reason| FinishReason::parse(&reason))
+        choice.finish_reason.map(|reason| FinishReason::parse(reason.trim_matches('"')))
     }
 
-    fn tokens(&self, token_ids: Option<&RawValue>, logprobs: Option<&RawValue>, all: Option<Vec<u32>>) -> Option<Tokens> {
+    fn tokens(&self, token_ids: Option<Vec<u32>>, entries: &[LogprobEntry], all: Option<Vec<u32>>) -> Option<Tokens> {
         if self.source == IdSource::None {
             return None;
         }
-        // What is in a form that is new to us counts as lost, and the capture check says so.
-        let entries = logprobs.and_then(|raw| scan::logprobs(raw.get())).unwrap_or_default();
         let ids = match self.source {
-            IdSource::TokenIds => token_ids.and_then(|list| scan::ids(list.get())).unwrap_or_default(),
+            IdSource::TokenIds => token_ids.unwrap_or_default(),
             _ => match all.filter(|ids| !ids.is_empty()) {
                 Some(ids) => ids,
                 None => entries.iter().filter_map(|entry| entry.id).collect(),
@@ -252,8 +244,7 @@ fn broken(message: String) -> Failure {
 
 fn extras(body: &Bytes, unknown: Unknown, out: &mut Vec<Event>, extra: impl Fn(Text, Raw) -> Extra) {
     for (name, value) in unknown {
-        let name: Cow<str> = name;
-        out.push(Event::Extra(extra(Text::new(&name), Raw::of(body, value))));
+        out.push(Event::Extra(extra(Text::from_inner(name.as_bytes()), Raw::slice(body, value))));
     }
 }
 

@@ -106,7 +106,7 @@ async fn ask(http: &Http, path: &str, body: Bytes) -> Result<Bytes, (String, Byt
 }
 
 /// Log-probabilities as a client of chat completions knows them: without ids, and with as many alternatives as it asked for.
-pub(super) fn client_logprobs(raw: &RawValue, wants: Wants) -> Raw {
+pub(super) fn client_logprobs(json: &str, wants: Wants) -> Raw {
     #[derive(Deserialize, Serialize)]
     struct Logprobs<'a> {
         #[serde(borrow)]
@@ -123,7 +123,7 @@ pub(super) fn client_logprobs(raw: &RawValue, wants: Wants) -> Raw {
         #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
         top_logprobs: Option<Vec<Entry<'a>>>,
     }
-    let Ok(mut logprobs) = serde_json::from_str::<Logprobs>(raw.get()) else {
+    let Ok(mut logprobs) = serde_json::from_str::<Logprobs>(json) else {
         return Raw::from_value(&());
     };
     let most = wants.top_logprobs.unwrap_or(0) as usize;
@@ -140,8 +140,7 @@ mod tests {
     #[test]
     fn ids_stay_here() {
         let raw = r#"{"content":[{"id":28,"token":",","bytes":[44],"logprob":-1.76,"top_logprobs":[{"id":665,"token":" t","bytes":[32,116],"logprob":-0.9}]}]}"#;
-        let raw = RawValue::from_string(raw.to_owned()).unwrap();
-        let shown = |top_logprobs| client_logprobs(&raw, Wants { logprobs: true, top_logprobs, ..Wants::default() });
+        let shown = |top_logprobs| client_logprobs(raw, Wants { logprobs: true, top_logprobs, ..Wants::default() });
         assert_eq!(shown(None).as_str(), r#"{"content":[{"token":",","logprob":-1.76,"bytes":[44],"top_logprobs":[]}]}"#);
         assert_eq!(
             shown(Some(1)).as_str(),

@@ -15,8 +15,9 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::call::Failure;
+use crate::call::{Call, Failure};
 use crate::ids::{CallId, ProcessId};
+use crate::policy::{Answer, NoAnswer, Policy};
 use crate::record::Recorder;
 use crate::store::Store;
 use crate::telemetry::now_ms;
@@ -28,7 +29,7 @@ pub use rollouts::{FinishError, Live, Rollouts};
 pub use routes::{Policies, Route};
 pub use tee::ReplyBody;
 
-use recording::Recording;
+use recording::{Recording, Sent};
 use tee::Tee;
 
 /// Everything a running Gleaner shares.
@@ -84,22 +85,14 @@ pub async fn handle(app: &Arc<App>, wire: &'static dyn Wire, rollout: Arc<Live>,
         Err(refused) => (refused.begun, Err(refused.failure)),
     };
     let policy = app.policies.choose(rollout.policy(), parsed.as_ref().map_or("", |call| &call.model));
-    let mut recording = Recording::begin(app, wire, rollout, &policy, call_id, request, parsed.as_ref().ok()).await;
+    let recording = Recording::begin(app, wire, rollout, &policy, call_id, request, parsed.as_ref().ok()).await;
     let call = match parsed {
         Ok(call) => Arc::new(call),
         Err(failure) => return refuse(wire, recording, failure).await,
     };
-    let prepared = match policy.prepare(&call, recording.rollout().sampling()).await {
-        Ok(prepared) => Arc::new(prepared),
-        Err(failure) => return refuse(wire, recording, failure).await,
-    };
-    recording.prepared(Arc::clone(&prepared));
     let head = ReplyHead { call_id, created: now_ms() / 1000, model: call.model.clone() };
     let encoder = wire.encoder(&call, head);
-    let sending = {
-        let (policy, prepared) = (Arc::clone(&policy), Arc::clone(&prepared));
-        Box::pin(async move { policy.send(&prepared).await })
-    };
+    let sending = Box::pin(send(policy, Arc::clone(&call), Arc::clone(recording.rollout()), recording.prepared()));
     let tee = Box::new(Tee::new(recording, encoder, sending, Duration::from_secs(app.settings.ping_s)));
     if call.stream {
         match tee.until_begun().await {
@@ -112,6 +105,13 @@ pub async fn handle(app: &Arc<App>, wire: &'static dyn Wire, rollout: Arc<Live>,
             Err((recording, failure)) => refuse(wire, recording, failure).await,
         }
     }
+}
+
+/// Asks the policy, noting in `sent` what goes upstream before it does.
+async fn send(policy: Arc<dyn Policy>, call: Arc<Call>, rollout: Arc<Live>, sent: Sent) -> Result<Box<dyn Answer>, NoAnswer> {
+    let prepared = policy.prepare(&call, rollout.sampling()).await;
+    let prepared = prepared.map_err(|failure| NoAnswer { failure, response: Bytes::new() })?;
+    policy.send(sent.get_or_init(|| prepared)).await
 }
 
 /// A request whose body could not be read.

@@ -1,6 +1,6 @@
 //! The record of one call while it runs: known to the store from its start, and ended however the call ends.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::{Bytes, BytesMut};
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -13,6 +13,9 @@ use crate::wire::Wire;
 
 use super::{App, Live, unrecorded};
 
+/// What goes upstream, known as soon as it is ready.
+pub(super) type Sent = Arc<OnceLock<Prepared>>;
+
 /// What is known of a call so far. Dropping it before its end was recorded means that the client hung up.
 pub(super) struct Recording {
     app: Arc<App>,
@@ -20,8 +23,9 @@ pub(super) struct Recording {
     start: Arc<CallStart>,
     /// Taken when the end has been handed to the recorder, so that ending the rollout waits for it.
     in_flight: Option<TaskTrackerToken>,
-    /// What went upstream: as it was prepared, or as the policy had to change it.
-    prepared: Option<Arc<Prepared>>,
+    prepared: Sent,
+    /// What went upstream, where the policy had to change what was prepared.
+    amended: Option<Prepared>,
     sampling_asked: Sampling,
     max_tokens_asked: Option<u64>,
     first_event_at: Option<i64>,
@@ -59,7 +63,8 @@ impl Recording {
             rollout,
             start,
             in_flight,
-            prepared: None,
+            prepared: Sent::default(),
+            amended: None,
             sampling_asked: call.map(|call| call.sampling.clone()).unwrap_or_default(),
             max_tokens_asked: call.and_then(|call| call.max_tokens),
             first_event_at: None,
@@ -81,9 +86,14 @@ impl Recording {
         &self.rollout
     }
 
-    /// Notes what goes upstream.
-    pub fn prepared(&mut self, prepared: Arc<Prepared>) {
-        self.prepared = Some(prepared);
+    /// Where to note what goes upstream, once that is known.
+    pub fn prepared(&self) -> Sent {
+        Arc::clone(&self.prepared)
+    }
+
+    /// Notes that something else went upstream.
+    pub fn amended(&mut self, amended: Prepared) {
+        self.amended = Some(amended);
     }
 
     /// Takes bytes that came from the policy, and the events that they completed.
@@ -139,7 +149,7 @@ impl Recording {
             capture.completion_ids.clone_from(&reply.tokens.ids);
             capture.reason.get_or_insert_with(|| "the reply did not end".to_owned());
         }
-        let prepared = self.prepared.as_deref();
+        let prepared = self.amended.as_ref().or(self.prepared.get());
         let mut notes = std::mem::take(&mut self.notes);
         notes.extend(prepared.map(|prepared| prepared.notes.clone()).unwrap_or_default());
         metrics::counter!("gleaner_calls_total", "wire" => self.start.wire, "status" => status_name(status)).increment(1);

@@ -261,7 +261,7 @@ async fn commit(recording: &mut Box<Recording>, mut answer: Box<dyn Answer>) -> 
     let reply = recording.take_reply();
     let captured = answer.capture(&reply).await;
     if let Some(amended) = answer.amended() {
-        recording.prepared(Arc::new(amended));
+        recording.amended(amended);
     }
     recording.finished(&reply, captured).await?;
     Ok(reply)
