@@ -20,12 +20,12 @@ fn task(bench: &Bench) -> String {
 /// Runs so many samples of the task, of two turns each, and checks all that they left; gives their ids.
 async fn two_turns(
     harness: &str,
-    seed: u64,
+    sampling: u64,
     turns: [Reply; 2],
     streams: bool,
     samples: u32,
 ) -> (Bench, ScriptedPolicy, Vec<String>) {
-    let policy = ScriptedPolicy::start(seed, []).await;
+    let policy = ScriptedPolicy::start(sampling, []).await;
     policy.each_conversation(turns);
     let bench = Bench::new(policy.url());
     let task = task(&bench);
@@ -126,4 +126,22 @@ async fn mini_swe_agent_is_recorded_exactly() {
 async fn mini_swe_agent_without_tools_is_recorded_exactly() {
     let (_bench, policy, _ids) = two_turns("mini-swe-agent:text", 74, [fenced(MAKE), fenced(SUBMIT)], false, 1).await;
     assert!(policy.seen().iter().all(|seen| seen.body.get("tools").is_none()));
+}
+
+/// Nine requests of a minute each would be Codex's own way; it is told to leave most of that to Gleaner.
+#[tokio::test]
+#[ignore = "needs Docker and, once, npm's registry"]
+async fn codex_gives_up_soon_when_the_policy_is_down() {
+    let bench = Bench::new("http://127.0.0.1:9");
+    let config = bench.file("config.toml", "[policies.default]\nretry_s = 1\n");
+    let task = task(&bench);
+    let ended = bench.run(&["codex", "--task", &task, "--config", &config]).await;
+    let (id, rollout) = ended.rollout();
+    let expected = json!({"harness": "codex", "task_id": "upper", "outcome": "harness_error", "reward": null,
+        "calls": 3, "tokens": 0, "drift": 0});
+    assert_eq!((ended.code, rollout), (Some(1), expected), "{ended:?}");
+    let evidence: Value = serde_json::from_str(&bench.artifact(&id, "evidence.json")).unwrap();
+    assert_eq!(evidence["means"], "error", "{evidence:#}");
+    assert!(evidence["detail"]["/error/message"].as_str().unwrap().contains("can't be reached"), "{evidence:#}");
+    assert_eq!(bench.show(&id).await["samples"], json!([]));
 }
