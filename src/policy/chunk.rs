@@ -61,7 +61,7 @@ impl<'a> Chunk<'a> {
                 "prompt_token_ids" => chunk.prompt_token_ids = reader.ids()?,
                 "__verbose" => chunk.verbose = typed(reader)?,
                 "object" => chunk.is_error = reader.value()? == "\"error\"",
-                _ => drop(reader.value()?),
+                _ => reader.skip()?,
             }
             Some(())
         })?;
@@ -78,7 +78,7 @@ fn choices<'a>(reader: &mut Reader<'a>, logprobs: bool) -> Option<Option<Choice<
         if first.is_none() {
             first = Some(Choice::read(reader, logprobs)?);
         } else {
-            reader.value()?;
+            reader.skip()?;
         }
         Some(())
     })?;
@@ -116,7 +116,7 @@ impl<'a> Choice<'a> {
                     }
                 }
                 "logprobs" => choice.entries = entries(reader)?,
-                "index" | "prompt_token_ids" => drop(reader.value()?),
+                "index" | "prompt_token_ids" => reader.skip()?,
                 _ => keep(&mut choice.unknown, name, reader)?,
             }
             Some(())
@@ -138,7 +138,7 @@ impl<'a> Delta<'a> {
                 "reasoning_content" => delta.reasoning_content = reader.value_or_null()?,
                 "refusal" => delta.refusal = reader.value_or_null()?,
                 "tool_calls" => delta.tool_calls = typed(reader)?,
-                "role" => drop(reader.value()?),
+                "role" => reader.skip()?,
                 _ => keep(&mut delta.unknown, name, reader)?,
             }
             Some(())
@@ -152,11 +152,11 @@ impl<'a> Delta<'a> {
 fn entries(reader: &mut Reader) -> Option<Vec<LogprobEntry>> {
     let mut entries = Vec::new();
     if reader.peek()? != b'{' {
-        return reader.value().map(|_| entries);
+        return reader.skip().map(|()| entries);
     }
     reader.object(|name, reader| {
         if name != "content" || reader.peek()? != b'[' {
-            return reader.value().map(drop);
+            return reader.skip();
         }
         reader.list(|reader| {
             let mut entry = LogprobEntry::default();
@@ -165,12 +165,12 @@ fn entries(reader: &mut Reader) -> Option<Vec<LogprobEntry>> {
                     match name {
                         "logprob" => entry.logprob = reader.number()?,
                         "id" => entry.id = reader.number()?,
-                        _ => drop(reader.value()?),
+                        _ => reader.skip()?,
                     }
                     Some(())
                 })?;
             } else {
-                reader.value()?;
+                reader.skip()?;
             }
             entries.push(entry);
             Some(())
