@@ -224,7 +224,7 @@ fn connect(path: &Path, config: &StoreConfig) -> rusqlite::Result<Connection> {
     // A log that a burst made large gives its room back when it begins anew.
     db.execute_batch(&format!(
         "PRAGMA synchronous = {synchronous}; PRAGMA wal_autocheckpoint = 0; PRAGMA journal_size_limit = 67108864; \
-         PRAGMA cache_size = -8192; PRAGMA temp_store = MEMORY;"
+         PRAGMA cache_size = -2048; PRAGMA temp_store = MEMORY;"
     ))?;
     Ok(db)
 }
