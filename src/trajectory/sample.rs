@@ -1,4 +1,4 @@
-//! What a trainer reads: `gleaner.sample.v1`, field for field as CONTRACT.md has it.
+//! What a trainer reads: `gleaner.sample.v1`, field for field as trainers know it.
 
 use std::collections::BTreeMap;
 
