@@ -12,7 +12,7 @@ demo:
 test: lint setup
 	scripts/with-llama-server scripts/test
 
-# Also the kills and the full disk in full length.
+# Also the kills in full length.
 test-all: test
 	GLEANER_TEST_ROUNDS=20 cargo test --test crash
 

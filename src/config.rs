@@ -65,6 +65,12 @@ impl Config {
         self.policies.entry(Policies::DEFAULT.to_owned()).or_default().url = url;
     }
 
+    /// Whether the policy of this name is trained; one that the config does not name is, as it is by default.
+    #[must_use]
+    pub fn trained(&self, policy: &str) -> bool {
+        self.policies.get(policy).is_none_or(|policy| policy.train)
+    }
+
     fn check(&self) -> Result<(), String> {
         for route in &self.routes {
             if !self.policies.contains_key(&route.policy) {
@@ -113,6 +119,12 @@ mod tests {
         };
         let lines = FILE.lines().map(|line| if option(&line) { &line[2..] } else { line });
         lines.collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn a_policy_is_trained_unless_the_config_says_otherwise() {
+        let config = Config::parse("[policies.judge]\ntrain = false\n[policies.default]\n").unwrap();
+        assert_eq!(["judge", "default", "gone"].map(|policy| config.trained(policy)), [false, true, true]);
     }
 
     #[test]

@@ -129,14 +129,15 @@ async fn a_whole_body_waits_for_its_record() {
 
 #[tokio::test]
 async fn a_whole_body_that_could_not_be_recorded_is_a_503() {
-    let Setting { gleaner, made, lock, .. } = locked(64, Reply::text("never answered")).await;
+    let Setting { gleaner, made, lock, policy } = locked(64, Reply::text("never answered")).await;
     let bearer = format!("Bearer {}", made.key);
     let body = chat::request("hi", false).to_string();
     let headers = [("authorization", bearer.as_str())];
     let call = support::client::send(gleaner.addr, "POST", "/v1/chat/completions", &headers, body.as_bytes());
     let mut answer = tokio::time::timeout(AFTER_TIMEOUT, call).await.expect("no answer at all").unwrap();
-    assert_eq!(answer.status(), 503);
+    assert_eq!((answer.status(), policy.count()), (503, 1));
     assert!(answer.head.header("retry-after").is_some());
-    assert!(answer.json().await["error"]["message"].is_string());
+    let said = answer.json().await;
+    assert!(said["error"]["message"].as_str().unwrap().contains("could not be recorded"), "{said}");
     lock.execute_batch("COMMIT").unwrap();
 }

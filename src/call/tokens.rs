@@ -24,7 +24,7 @@ pub enum CaptureLevel {
 }
 
 impl CaptureLevel {
-    /// The level's name in the contract.
+    /// The level's name, as records and the API give it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -9,6 +9,7 @@ use anyhow::{Context as _, bail};
 use clap::builder::PossibleValuesParser;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::list::named;
 use crate::export::{self, Filter, Summary};
 use crate::ids::RolloutId;
 use crate::store::{Outcome, Purpose, Store};
@@ -37,10 +38,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME")]
     harness: Option<String>,
     /// Only rollouts that ended so: passed, failed, truncated, `timed_out`, `harness_error`, `infra_error` or cancelled.
-    #[arg(long, value_parser = export::outcome)]
+    #[arg(long, value_parser = named::<Outcome>)]
     outcome: Option<Outcome>,
     /// Only rollouts of this purpose: train, eval or record.
-    #[arg(long, value_parser = export::purpose)]
+    #[arg(long, value_parser = named::<Purpose>)]
     purpose: Option<Purpose>,
     /// Only rollouts with at least this reward.
     #[arg(long, value_name = "R", allow_negative_numbers = true)]

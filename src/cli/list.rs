@@ -120,6 +120,7 @@ mod tests {
     #[test]
     fn names_go_both_ways() {
         assert_eq!(named::<Outcome>("timed_out").map(|outcome| name_of(&outcome)), Ok("timed_out".to_owned()));
-        assert!(named::<Outcome>("won").unwrap_err().contains("unknown variant `won`"));
+        assert_eq!(named::<Purpose>("record"), Ok(Purpose::Record));
+        assert!(named::<Outcome>("won").unwrap_err().contains("unknown variant `won`, expected one of `passed`"));
     }
 }

@@ -113,11 +113,13 @@ async fn run_command(command: Command) -> Result<ExitCode, Stop> {
         Command::Run { store, policy, args } => runner::run(&store, &policy, args).await,
         Command::Harness { store, args } => runner::harness(&store, args).await,
         Command::List { store, args } => Ok(list::run(args, store.open().await?).await?),
-        Command::Show { store, args } => Ok(show::run(args, store.open().await?).await?),
+        Command::Show { store, args } => {
+            let config = store.config()?;
+            Ok(show::run(args, store.open().await?.as_ref(), &|policy| config.trained(policy)).await?)
+        }
         Command::Export { store, args } => {
             let config = store.config()?;
-            let trained = |policy: &str| config.policies.get(policy).is_none_or(|policy| policy.train);
-            Ok(export::run(args, store.open().await?.as_ref(), &trained).await?)
+            Ok(export::run(args, store.open().await?.as_ref(), &|policy| config.trained(policy)).await?)
         }
     }
 }

@@ -44,7 +44,7 @@ impl Watcher {
                 if let Some(bar) = bar {
                     bar.finish_and_clear();
                 }
-                let outcome = super::run::name_of(report.outcome);
+                let outcome = super::list::name_of(&report.outcome);
                 self.say(&format!("rollout {}: {outcome} after {}", report.id, counted(report.calls, "call")));
             }
         }

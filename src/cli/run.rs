@@ -11,6 +11,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::harness::ensure_builder_image;
+use super::list::name_of;
 use super::progress::Watcher;
 use super::terminal::{Paint, harmless, print, table};
 use crate::engine::{Docker, EngineConfig, base_image};
@@ -191,11 +192,6 @@ fn ended_by_itself(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::Passed | Outcome::Failed | Outcome::Truncated | Outcome::TimedOut)
 }
 
-/// An outcome as the contract names it.
-pub(super) fn name_of(outcome: Outcome) -> String {
-    serde_json::to_value(outcome).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
-}
-
 /// A rollout as `--json` prints it.
 #[derive(Serialize)]
 struct Row<'a> {
@@ -231,7 +227,7 @@ fn rendered(reports: &[Report], paint: Paint) -> String {
             report.id.to_string(),
             report.harness.clone(),
             harmless(&report.task_id).replace('\n', " "),
-            name_of(report.outcome),
+            name_of(&report.outcome),
             report.reward.map_or_else(|| "-".to_owned(), |reward| reward.to_string()),
             report.calls.to_string(),
             report.tokens.to_string(),

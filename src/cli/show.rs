@@ -6,7 +6,6 @@ mod tokens;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 
@@ -34,13 +33,11 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Runs the command.
-pub(super) async fn run(args: Args, store: Arc<dyn Store>) -> anyhow::Result<ExitCode> {
-    let store = store.as_ref();
+/// Runs the command. `trained` says of a policy's name whether it is trained.
+pub(super) async fn run(args: Args, store: &dyn Store, trained: &(dyn Fn(&str) -> bool + Sync)) -> anyhow::Result<ExitCode> {
     let rollout = find(store, &args.id).await?;
     let records = store.calls(rollout.id).await?;
-    // Which policies are trained stands in a server's config; here every one is taken as trained.
-    let built = crate::export::build(store, &rollout, &|_: &str| true).await?;
+    let built = crate::export::build(store, &rollout, trained).await?;
     let text = if args.json {
         json(store, &rollout, records, &built).await?
     } else {

@@ -2,9 +2,6 @@
 
 use std::ops::RangeInclusive;
 
-use serde::Deserialize;
-use serde::de::IntoDeserializer;
-use serde::de::value::Error as NameError;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -143,27 +140,6 @@ pub fn policy_seq(text: &str) -> Result<RangeInclusive<i64>, BadFilter> {
     if range.is_empty() { Err(bad()) } else { Ok(range) }
 }
 
-/// Reads an outcome's name.
-///
-/// # Errors
-/// If there is no such outcome; names those that there are.
-pub fn outcome(name: &str) -> Result<Outcome, BadFilter> {
-    named(name)
-}
-
-/// Reads a purpose's name.
-///
-/// # Errors
-/// If there is no such purpose; names those that there are.
-pub fn purpose(name: &str) -> Result<Purpose, BadFilter> {
-    named(name)
-}
-
-fn named<'de, T: Deserialize<'de>>(name: &'de str) -> Result<T, BadFilter> {
-    let name: serde::de::value::StrDeserializer<'de, NameError> = name.into_deserializer();
-    T::deserialize(name).map_err(|error| BadFilter(error.to_string()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,12 +163,5 @@ mod tests {
         for bad in ["3", "5..3", "a..b", "3...5"] {
             assert!(policy_seq(bad).is_err(), "{bad:?} was read");
         }
-    }
-
-    #[test]
-    fn names_are_the_contracts() {
-        assert_eq!(outcome("timed_out"), Ok(Outcome::TimedOut));
-        assert_eq!(purpose("record"), Ok(Purpose::Record));
-        assert!(outcome("done").unwrap_err().to_string().contains("`passed`"));
     }
 }

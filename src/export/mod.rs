@@ -20,7 +20,7 @@ use crate::ids::RolloutId;
 use crate::store::{Rollout, Store, StoreError};
 use crate::trajectory::{self, Broken, Built, LeftOut, RolloutFacts, Turn};
 
-pub use filter::{BadFilter, Filter, outcome, policy_seq, purpose, since};
+pub use filter::{BadFilter, Filter, policy_seq, since};
 
 /// Every format that can be written.
 pub static ALL: &[&dyn Format] = &[&samples::Samples, &messages::Messages];

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::{ExportError, Format, Material, Rows, push_line};
 use crate::trajectory::{self, Broken, Sample};
 
-/// The contract's samples.
+/// Samples, as the API gives them.
 pub(super) struct Samples;
 
 impl Format for Samples {

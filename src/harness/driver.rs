@@ -18,6 +18,7 @@ use super::{Order, Progress, Report, Stage};
 use crate::engine::{ExecResult, ExecSpec, ImageFacts, Mount, SandboxId, SandboxSpec};
 use crate::ids::{RolloutId, RolloutKey};
 use crate::store::{Finish, NewRollout, Purpose, Reward, Rollout};
+use crate::telemetry::now_ms;
 
 /// Where our own helper is in a sandbox.
 const INIT: &str = "/opt/gleaner/init";
@@ -474,9 +475,4 @@ fn unread(result: &ExecResult) -> String {
 fn said(result: &ExecResult) -> String {
     let said = [tail(&result.stderr), tail(&result.stdout)].join(" ");
     format!("exit code {}: {}", result.exit_code, said.trim())
-}
-
-fn now_ms() -> i64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::serve::Http;
 
-/// `HEAD /`, `/healthz`, `/readyz` and `/metrics`.
+/// `/` (GET and HEAD), `/healthz`, `/readyz` and `/metrics`.
 pub(super) fn routes() -> Router<Http> {
     Router::new()
         .route("/", get(root))
@@ -22,7 +22,7 @@ async fn root() -> &'static str {
     "gleaner\n"
 }
 
-/// 200 if every policy answers and the store takes writes, else 503 with what stands in the way.
+/// 200 if every policy can serve and the store can be read, else 503 with what stands in the way.
 async fn ready(State(http): State<Http>) -> Response {
     let mut reasons = Vec::new();
     if http.app.draining.is_cancelled() {

@@ -4,6 +4,7 @@ mod answer;
 mod attempt;
 mod body;
 mod capture;
+#[expect(clippy::option_option, reason = "as in scan: the outer one says whether it is JSON, the inner one whether it is null")]
 mod chunk;
 mod config;
 mod decode;
@@ -16,6 +17,7 @@ mod llamacpp;
 mod names;
 mod probe;
 mod refusal;
+#[expect(clippy::option_option, reason = "the outer one says whether it is JSON, the inner one whether it is null")]
 mod scan;
 mod server;
 #[cfg(test)]
@@ -82,10 +84,13 @@ pub trait Policy: Send + Sync {
 /// A request that is ready to go upstream, and what was decided on the way.
 #[derive(Clone, Debug)]
 pub struct Prepared {
+    /// The JSON that is sent.
     pub body: Bytes,
     /// Ask the server for a stream.
     pub stream: bool,
+    /// The sampling that the server is asked for, what is pinned in place of what was asked.
     pub sampling_used: Sampling,
+    /// The most tokens that the server is asked for.
     pub max_tokens_used: Option<u64>,
     /// What was changed or dropped, for people.
     pub notes: Vec<String>,
@@ -115,7 +120,9 @@ pub trait Answer: Send {
 /// What [`Answer::capture`] found.
 #[derive(Clone, Debug, Default)]
 pub struct Captured {
+    /// The ids, their log-probabilities and how far they can be trusted.
     pub capture: Capture,
+    /// The weights that the reply came from.
     pub version: WeightVersion,
     /// The server's answer that gave the prompt's ids, where that was a question of its own.
     pub prompt_raw: Bytes,
@@ -124,6 +131,7 @@ pub struct Captured {
 /// Why there is no reply, and what the server said instead of one.
 #[derive(Clone, Debug)]
 pub struct NoAnswer {
+    /// Why.
     pub failure: Failure,
     /// The body that came, if one did.
     pub response: Bytes,

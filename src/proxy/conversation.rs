@@ -1,6 +1,6 @@
 //! What a harness itself calls its conversation, where it says so.
 
-/// The headers in which harnesses name their conversation (facts/harnesses.md), the surest first.
+/// The headers in which harnesses name their conversation, as real ones were seen to do; the surest first.
 const HEADERS: [&str; 4] = ["x-claude-code-session-id", "session-id", "x-session-id", "x-session-affinity"];
 
 /// The name of the conversation that a call without a rollout belongs to: the harness's own id for it, else the day's

@@ -14,6 +14,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Span;
+use tracing::field::display;
 
 use crate::call::{Call, Failure};
 use crate::ids::{CallId, ProcessId};
@@ -63,7 +65,9 @@ pub struct ProxySettings {
 
 /// What a client gets.
 pub struct Answered {
+    /// The call, as its record and the header `x-gleaner-call` name it.
     pub call_id: CallId,
+    /// The HTTP status.
     pub status: u16,
     /// Seconds, for the `retry-after` header.
     pub retry_after: Option<u64>,
@@ -71,12 +75,15 @@ pub struct Answered {
     pub stream: bool,
     /// The whole body's length, if it is not a stream.
     pub length: usize,
+    /// The body, which also notes that it was delivered.
     pub body: ReplyBody,
 }
 
 /// Serves one call: `body` is what the client sent, or why it could not be read.
+#[tracing::instrument(level = "debug", name = "call", skip_all, fields(call.id, rollout.id = %rollout.id(), wire = wire.name()))]
 pub async fn handle(app: &Arc<App>, wire: &'static dyn Wire, rollout: Arc<Live>, body: Result<Bytes, Refused>) -> Answered {
     let call_id = CallId::generate();
+    Span::current().record("call.id", display(call_id));
     let (request, parsed) = match body {
         Ok(bytes) => {
             let parsed = wire.parse(&bytes);
@@ -117,6 +124,7 @@ async fn send(policy: Arc<dyn Policy>, call: Arc<Call>, rollout: Arc<Live>, sent
 /// A request whose body could not be read.
 #[derive(Debug)]
 pub struct Refused {
+    /// Why.
     pub failure: Failure,
     /// What of it had come, as far as it is worth keeping.
     pub begun: Bytes,

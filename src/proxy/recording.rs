@@ -74,14 +74,17 @@ impl Recording {
         })
     }
 
+    /// The call's id.
     pub fn call_id(&self) -> CallId {
         self.start.id
     }
 
+    /// What the process shares.
     pub fn app(&self) -> &Arc<App> {
         &self.app
     }
 
+    /// The rollout that the call belongs to.
     pub fn rollout(&self) -> &Arc<Live> {
         &self.rollout
     }

@@ -43,6 +43,7 @@ pub struct Live {
 }
 
 impl Live {
+    /// The rollout's id.
     #[must_use]
     pub fn id(&self) -> RolloutId {
         self.id
@@ -92,6 +93,7 @@ impl Live {
 }
 
 impl Rollouts {
+    /// The rollouts of `store`, which are written through `recorder`.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, recorder: Recorder) -> Self {
         Self { store, recorder, live: Mutex::default(), by_key: Mutex::default(), by_conversation: Mutex::default() }

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, Stream};
 use tokio::time::{Instant, Sleep};
+use tracing::{Instrument, Span};
 
 use crate::call::{Event, Failure, FailureKind, Reply};
 use crate::ids::CallId;
@@ -60,6 +61,7 @@ enum Woken {
 }
 
 impl Tee {
+    /// A reply that is being asked for; `ping` is the silence after which a stream gets a sign of life.
     pub fn new(recording: Box<Recording>, encoder: Box<dyn Encoder>, sending: Sending, ping: Duration) -> Self {
         let (app, rollout) = (Arc::clone(recording.app()), Arc::clone(recording.rollout()));
         let recorder = app.recorder.clone();
@@ -99,7 +101,10 @@ impl Tee {
     /// The reply as a stream of server-sent events.
     pub fn into_stream(self: Box<Self>) -> Answered {
         let call_id = self.call_id;
-        let stream = futures::stream::unfold(self, |mut tee| async move { tee.step().await.map(|bytes| (Ok(bytes), tee)) });
+        let span = Span::current();
+        let stream = futures::stream::unfold(self, move |mut tee| {
+            async move { tee.step().await.map(|bytes| (Ok(bytes), tee)) }.instrument(span.clone())
+        });
         let body = ReplyBody(Body::Stream(Box::pin(stream)));
         Answered { call_id, status: 200, retry_after: None, stream: true, length: 0, body }
     }

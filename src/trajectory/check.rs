@@ -1,4 +1,4 @@
-//! The contract's invariants of samples, checked when they are built and by `gleaner export --check`.
+//! The invariants of samples, checked when they are built and by `gleaner export --check`.
 
 use std::collections::{HashMap, HashSet};
 

@@ -59,7 +59,7 @@ pub struct RolloutFacts {
     pub purpose: String,
     pub reward: Option<f64>,
     pub rewards: BTreeMap<String, f64>,
-    /// The outcome's name in the contract.
+    /// The outcome's name, as the API gives it.
     pub outcome: Option<String>,
     pub metadata: serde_json::Map<String, serde_json::Value>,
 }
@@ -78,7 +78,7 @@ pub struct Built {
 /// left out as `filtered`.
 ///
 /// # Errors
-/// If what was built breaks the contract's invariants, which is a fault of ours.
+/// If what was built breaks an invariant, which is a fault of ours.
 pub fn build(rollout: &RolloutFacts, turns: &[Turn], chosen: &dyn Fn(&CallRecord) -> bool) -> Result<Built, Broken> {
     let records: Vec<&CallRecord> = turns.iter().map(|turn| &turn.record).collect();
     let tree = Tree::grow(&records);

@@ -1,4 +1,4 @@
-//! Random rollouts: whatever the calls are, the contract's invariants hold.
+//! Random rollouts: whatever the calls are, the invariants of samples hold.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! What a trainer reads: `gleaner.sample.v1`, field for field as CONTRACT.md has it.
+//! What a trainer reads: `gleaner.sample.v1`, field for field as trainers know it.
 
 use std::collections::BTreeMap;
 
@@ -113,7 +113,7 @@ pub struct LeftOut {
     pub detail: Option<String>,
 }
 
-/// Why a call gives no trained token: the contract's closed list.
+/// Why a call gives no trained token; a closed list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
@@ -144,7 +144,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The reason's name in the contract.
+    /// The reason's name, as samples and the API give it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -18,10 +18,13 @@ use crate::store::{Outcome, Purpose, Rollout, RolloutStatus};
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = Rollout)]
 pub struct RolloutView {
+    /// Its id.
     #[schema(value_type = String, format = "uuid")]
     pub id: RolloutId,
+    /// Whether it takes calls.
     #[schema(value_type = names::RolloutStatus)]
     pub status: RolloutStatus,
+    /// How it ended; null while it is open.
     #[schema(value_type = Option<names::Outcome>)]
     pub outcome: Option<Outcome>,
     /// The reward that counts: the one named `reward`.
@@ -38,25 +41,34 @@ pub struct RolloutView {
     pub drift: Option<u64>,
     /// The weight versions of its calls, in order of first use.
     pub policy_versions: Vec<String>,
+    /// What its samples are for.
     #[schema(value_type = names::Purpose)]
     pub purpose: Purpose,
+    /// What the harness was asked, as whoever made it named it.
     pub task_id: Option<String>,
+    /// The group that it is one of.
     pub group_id: Option<String>,
+    /// How many rollouts its group has.
     pub group_size: Option<u32>,
     /// Its place in its group, from 0.
     pub index: u32,
+    /// The harness that drives it.
     pub harness: Option<String>,
     /// The policy that its calls go to; null: the routes decide.
     pub policy: Option<String>,
     /// Pinned for every call.
     #[schema(value_type = names::Sampling)]
     pub sampling: Sampling,
+    /// What whoever made it noted.
     #[schema(value_type = Object)]
     pub metadata: serde_json::Map<String, serde_json::Value>,
     /// Seconds without a call after which it ends as `cancelled`.
     pub ttl_s: Option<u64>,
+    /// When it was made.
     pub created_at: String,
+    /// When its last call began.
     pub last_call_at: Option<String>,
+    /// When it ended.
     pub ended_at: Option<String>,
     /// Why it ended as it did: exit code, result, last lines.
     #[schema(value_type = Option<Object>)]
@@ -100,24 +112,32 @@ impl RolloutView {
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = Call)]
 pub struct CallView {
+    /// Its id.
     #[schema(value_type = String, format = "uuid")]
     pub id: CallId,
+    /// The rollout that it belongs to.
     #[schema(value_type = String, format = "uuid")]
     pub rollout_id: RolloutId,
+    /// How it stands.
     #[schema(value_type = names::CallStatus)]
     pub status: CallStatus,
     /// The API that the client spoke: `chat`, `responses`.
     pub wire: String,
+    /// The policy that it went to.
     pub policy: String,
     /// The model's name as the client gave it.
     pub model: String,
+    /// Whether the client asked for a stream.
     pub stream: bool,
+    /// When it came.
     pub started_at: String,
     /// When the policy's first event came.
     pub first_event_at: Option<String>,
+    /// When its end was known.
     pub ended_at: Option<String>,
     /// Whether the reply's last byte was handed to the client; null if that is not known.
     pub delivered: Option<bool>,
+    /// Why it failed or was cut.
     #[schema(value_type = Option<names::Failure>)]
     pub failure: Option<Failure>,
     /// The request's messages in chat completions' form; null if the request could not be read.
@@ -129,17 +149,23 @@ pub struct CallView {
     /// The reply as an assistant's message; also what there was of one that broke off.
     #[schema(value_type = Option<Object>)]
     pub message: Option<Raw>,
+    /// Why the reply ended.
     #[schema(value_type = Option<names::FinishReason>)]
     pub finish_reason: Option<FinishReason>,
+    /// The server's own counts.
     #[schema(value_type = Option<names::Usage>)]
     pub usage: Option<Usage>,
+    /// Its tokens.
     pub capture: CaptureView,
+    /// How they were drawn.
     pub sampling: SamplingView,
+    /// The most that there could be.
     pub max_tokens: MaxTokensView,
     /// The server's own name of its weights.
     pub policy_version: Option<String>,
     /// Ours: grows with each change of weights.
     pub policy_seq: i64,
+    /// Where `policy_version` comes from.
     #[schema(value_type = Option<names::VersionSource>)]
     pub version_source: Option<VersionSource>,
     /// Rewards of this call, by name.
@@ -151,14 +177,18 @@ pub struct CallView {
 /// A call's tokens, and how far they can be trusted.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct CaptureView {
+    /// `full`, `ids` or `text`.
     #[schema(value_type = names::CaptureLevel)]
     pub level: CaptureLevel,
     /// Why the level is not `full`.
     pub reason: Option<String>,
+    /// The ids that the server read.
     pub prompt_ids: Vec<u32>,
+    /// The ids that it sampled.
     pub completion_ids: Vec<u32>,
     /// Natural logarithms, one for each completion id at level `full`; otherwise empty.
     pub logprobs: Vec<f64>,
+    /// What the log-probabilities are of.
     #[schema(value_type = names::LogprobKind)]
     pub logprob_kind: LogprobKind,
     /// The tokens were drawn under a grammar.
