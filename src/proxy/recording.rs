@@ -132,11 +132,11 @@ impl Recording {
         })
     }
 
-    /// Records that the call failed.
+    /// Records that the call failed, unless its end was handed to the recorder before: what failed then is that.
     pub async fn failed(&mut self, failure: &Failure) {
+        let Some(in_flight) = self.in_flight.take() else { return };
         let reply = self.take_reply();
         let end = self.end(status_of(failure), Some(failure.clone()), &reply, Captured::default());
-        let in_flight = self.in_flight.take();
         if let Err(error) = self.app.recorder.call_ended(end).await {
             tracing::error!(call.id = %self.start.id, %error, "a failed call could not be recorded");
             unrecorded::keep_trying(&self.app, &self.start, failure.clone());
