@@ -93,8 +93,8 @@ async fn a_rollout_ends_although_a_client_reads_nothing_of_its_stream() {
     let policy = ScriptedPolicy::start(57, [flood().behind(&gate)]).await;
     let gleaner = Gleaner::start(policy.url()).await;
     let made = gleaner.plain_rollout().await;
-    let mut answer = gleaner.call(PATH, &made.key, &request("hi", true)).await;
     gate.pass(2);
+    let mut answer = gleaner.call(PATH, &made.key, &request("hi", true)).await;
     answer.comes(b"xxxx").await;
     let (status, ended) = gleaner.api_post(&format!("/rollouts/{}/finish", made.id), serde_json::json!({})).await;
     assert_eq!((status, &ended["status"]), (200, &serde_json::json!("finished")), "{ended}");
