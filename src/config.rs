@@ -72,6 +72,7 @@ impl Config {
     }
 
     fn check(&self) -> Result<(), String> {
+        self.server.check()?;
         for route in &self.routes {
             if !self.policies.contains_key(&route.policy) {
                 let known = self.policies.keys().map(String::as_str);
@@ -138,6 +139,15 @@ mod tests {
         assert_eq!(error, "line 3: unknown key `body_limit`; did you mean `body_limit_mib`?");
         let error = Config::parse("[policies.default]\nkind = 'vlm'\n").unwrap_err();
         assert_eq!(error, "line 2: unknown value `vlm`; did you mean `vllm`?");
+    }
+
+    #[test]
+    fn a_number_that_can_not_be_served_is_refused() {
+        for (option, wrong) in [("ping_s", "0"), ("body_limit_mib", "0"), ("body_limit_mib", "99999999999999")] {
+            let error = Config::parse(&format!("[server]\n{option} = {wrong}\n")).unwrap_err();
+            assert!(error.starts_with(&format!("[server] {option} must be")), "{error}");
+        }
+        assert!(Config::parse("[server]\nping_s = 1\nbody_limit_mib = 1\n").is_ok());
     }
 
     #[test]

@@ -82,6 +82,29 @@ async fn a_client_that_leaves_at_once_leaves_nothing_running() {
     assert_eq!(left, 0, "requests that go on upstream");
 }
 
+/// More than a connection takes that nobody reads from.
+fn flood() -> Reply {
+    Reply::text("a flood ").with(Fault::LongLine { bytes: 5 << 20 })
+}
+
+#[tokio::test]
+async fn a_rollout_ends_although_a_client_reads_nothing_of_its_stream() {
+    let gate = Gate::closed();
+    let policy = ScriptedPolicy::start(57, [flood().behind(&gate)]).await;
+    let gleaner = Gleaner::start(policy.url()).await;
+    let made = gleaner.plain_rollout().await;
+    gate.pass(2);
+    let mut answer = gleaner.call(PATH, &made.key, &request("hi", true)).await;
+    answer.comes(b"xxxx").await;
+    let (status, ended) = gleaner.api_post(&format!("/rollouts/{}/finish", made.id), serde_json::json!({})).await;
+    assert_eq!((status, &ended["status"]), (200, &serde_json::json!("finished")), "{ended}");
+    let record = gleaner.only_call(&made.id).await;
+    assert_eq!((record.status(), record.failure_kind()), ("cancelled", Some("ended")));
+    let (events, whole) = answer.events().await;
+    let last = &events.last().expect("the error").1.data;
+    assert!(whole && last.contains("was finished while this call ran"), "{last}");
+}
+
 #[tokio::test]
 async fn two_requests_alike_are_two_calls() {
     let gate = Gate::closed();
@@ -134,6 +157,18 @@ async fn sigterm_lets_streams_finish_and_takes_no_more() {
 async fn sigterm_with_nothing_to_do_ends_at_once() {
     let policy = ScriptedPolicy::start(56, []).await;
     let mut gleaner = Gleaner::start(policy.url()).await;
+    let begun = Instant::now();
+    gleaner.terminate().await;
+    assert_eq!(gleaner.ended().await.code(), Some(0));
+    assert!(begun.elapsed() < Duration::from_secs(5), "it took {:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn sigterm_does_not_wait_for_a_policy_that_says_nothing() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut gleaner = Gleaner::start(format!("http://{}", silent.local_addr().unwrap())).await;
+    // It has been asked what it is, and does not say.
+    let _asked = support::within("the question", silent.accept()).await.unwrap();
     let begun = Instant::now();
     gleaner.terminate().await;
     assert_eq!(gleaner.ended().await.code(), Some(0));

@@ -47,6 +47,8 @@ impl StoreArgs {
         if let Some(database) = &self.database {
             config.store.url = Some(database.clone());
         }
+        // A URL that names no file is wrong usage, not a store that fails.
+        store::folder(&config.store).map_err(|error| Stop::Usage(error.into()))?;
         Ok(config)
     }
 
@@ -113,7 +115,7 @@ pub(super) async fn http(config: &Config) -> Result<Http, Stop> {
 fn policies(config: &Config) -> Result<Policies, Stop> {
     let mut policies = Vec::new();
     for (name, settings) in &config.policies {
-        let policy = connect(name, settings).with_context(|| format!("policy {name}")).map_err(Stop::Usage)?;
+        let policy = connect(name, settings).map_err(Stop::Usage)?;
         policies.push((policy, settings.train));
     }
     Policies::new(policies, config.routes.clone()).context("no policy is named").map_err(Stop::Usage)
@@ -123,7 +125,9 @@ fn connect(name: &str, settings: &policy::PolicyConfig) -> anyhow::Result<Arc<dy
     let key = match &settings.api_key_env {
         Some(variable) => {
             let key = std::env::var(variable);
-            Some(SecretString::from(key.with_context(|| format!("api_key_env names the variable {variable}, which is not set"))?))
+            Some(SecretString::from(key.with_context(|| {
+                format!("policy {name}: api_key_env names the variable {variable}, which is not set or not UTF-8")
+            })?))
         }
         None => None,
     };

@@ -37,7 +37,9 @@ pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, args: Args) -> R
     let app = Arc::clone(&http.app);
     tracing::info!(store = app.store.describe(), "recording");
     for policy in app.policies.iter() {
-        app.tasks.spawn(say_what_it_is(Arc::clone(policy)));
+        // A server that takes its time to answer must not hold up the end.
+        let asking = app.draining.clone().run_until_cancelled_owned(say_what_it_is(Arc::clone(policy)));
+        app.tasks.spawn(asking);
     }
     let serving = http::serve(http, listener, stop, Duration::from_secs(config.server.grace_s));
     let mut out = std::io::stdout();

@@ -29,6 +29,23 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
+    /// The largest body that can be asked for, in MiB: its length must be one that memory can have.
+    const BODY_LIMIT_MIB_MAX: u64 = 1 << 20;
+
+    /// Says whether the server can be run so.
+    ///
+    /// # Errors
+    /// The option that is wrong, for people.
+    pub fn check(&self) -> Result<(), String> {
+        if self.ping_s == 0 {
+            return Err("[server] ping_s must be 1 or more".to_owned());
+        }
+        if !(1..=Self::BODY_LIMIT_MIB_MAX).contains(&self.body_limit_mib) {
+            return Err(format!("[server] body_limit_mib must be 1 to {}", Self::BODY_LIMIT_MIB_MAX));
+        }
+        Ok(())
+    }
+
     /// What of it the proxy needs to know.
     #[must_use]
     pub fn proxy(&self) -> ProxySettings {

@@ -118,7 +118,8 @@ pub async fn end(app: &App) -> usize {
 /// All routes of the TCP listener.
 fn router(http: Http) -> Router {
     let api = api::routes().with_state(Arc::clone(&http.app)).layer(middleware::from_fn_with_state(http.clone(), auth::api));
-    Router::new().merge(model::routes()).merge(health::routes()).nest("/api/v1", api).fallback(nothing_here).with_state(http)
+    let router = Router::new().merge(model::routes()).merge(health::routes()).nest("/api/v1", api);
+    router.fallback(nothing_here).method_not_allowed_fallback(not_so).with_state(http)
 }
 
 /// The routes of a rollout's unix socket: the model endpoints only.
@@ -132,4 +133,8 @@ pub(super) fn socket_router(http: Http) -> Router {
 
 async fn nothing_here(request: Request) -> Response {
     Problem::NotFound(format!("there is nothing at {} {}", request.method(), request.uri().path())).into_response()
+}
+
+async fn not_so(request: Request) -> Response {
+    Problem::MethodNotAllowed(format!("{} does not take {}", request.uri().path(), request.method())).into_response()
 }

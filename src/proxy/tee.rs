@@ -10,7 +10,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, Stream};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, Sleep};
+use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
 use crate::call::{Event, Failure, FailureKind, Reply};
@@ -19,8 +21,8 @@ use crate::policy::{Answer, NoAnswer};
 use crate::record::Recorder;
 use crate::wire::Encoder;
 
-use super::Answered;
 use super::recording::Recording;
+use super::{Answered, App, Live};
 
 type Sending = BoxFuture<'static, Result<Box<dyn Answer>, NoAnswer>>;
 type Committing = BoxFuture<'static, Result<Reply, Failure>>;
@@ -31,6 +33,7 @@ pub(super) struct Tee {
     stage: Stage,
     encoder: Box<dyn Encoder>,
     call_id: CallId,
+    app: Arc<App>,
     recorder: Recorder,
     pings: Pings,
     /// Resolves when the call is to end although neither side ended it.
@@ -65,14 +68,10 @@ impl Tee {
     pub fn new(recording: Box<Recording>, encoder: Box<dyn Encoder>, sending: Sending, ping: Duration) -> Self {
         let (app, rollout) = (Arc::clone(recording.app()), Arc::clone(recording.rollout()));
         let recorder = app.recorder.clone();
-        let interrupted = Box::pin(async move {
-            tokio::select! {
-                () = rollout.ended() => Failure::new(FailureKind::Ended, format!("rollout {} was finished while this call ran", rollout.id())),
-                () = app.stopping.cancelled() => Failure::new(FailureKind::Draining, "the server is shutting down; try again later"),
-            }
-        });
+        let interrupted = Box::pin(interruption(Arc::clone(&app), rollout));
         Self {
             call_id: recording.call_id(),
+            app,
             stage: Stage::Sending(recording, sending),
             encoder,
             recorder,
@@ -101,9 +100,32 @@ impl Tee {
     /// The reply as a stream of server-sent events.
     pub fn into_stream(self: Box<Self>) -> Answered {
         let call_id = self.call_id;
+        let (app, rollout) = (Arc::clone(&self.app), self.rollout());
+        let tee = Arc::new(Mutex::new(self));
+        let over = CancellationToken::new();
+        if let Some(rollout) = rollout {
+            let (watched, over, interrupted) = (Arc::downgrade(&tee), over.clone(), interruption(Arc::clone(&app), rollout));
+            // A client that reads nothing is not asked for more bytes, so that its stream does not see that it is to end.
+            app.tasks.spawn(async move {
+                tokio::select! {
+                    biased;
+                    () = over.cancelled() => {}
+                    failure = interrupted => {
+                        if let Some(tee) = watched.upgrade() {
+                            tee.lock().await.interrupt(failure).await;
+                        }
+                    }
+                }
+            });
+        }
         let span = Span::current();
-        let stream = futures::stream::unfold(self, move |mut tee| {
-            async move { tee.step().await.map(|bytes| (Ok(bytes), tee)) }.instrument(span.clone())
+        let stream = futures::stream::unfold((tee, over.drop_guard()), move |(tee, over)| {
+            let step = async move {
+                // Held while hyper waits for bytes; the watcher has its turn when hyper asks for none.
+                let bytes = tee.lock().await.step().await;
+                bytes.map(|bytes| (Ok(bytes), (tee, over)))
+            };
+            step.instrument(span.clone())
         });
         let body = ReplyBody(Body::Stream(Box::pin(stream)));
         Answered { call_id, status: 200, retry_after: None, stream: true, length: 0, body }
@@ -140,10 +162,7 @@ impl Tee {
     /// The stream's next bytes; `None` at its end.
     async fn step(&mut self) -> Option<Bytes> {
         loop {
-            if !self.begun {
-                self.begun = true;
-                self.encoder.begin(&mut self.out);
-            }
+            self.begin();
             if let Stage::Ended { committed } = self.stage {
                 if let Some(bytes) = self.flush() {
                     return Some(bytes);
@@ -176,19 +195,48 @@ impl Tee {
                     let (recording, failure) = self.give_up(failure);
                     self.fail(recording, failure).await;
                 }
-                Woken::Committed(Ok(reply)) => {
-                    self.encoder.finish(&reply, &mut self.out);
-                    self.stage = Stage::Ended { committed: true };
-                }
-                Woken::Committed(Err(failure)) => {
-                    self.encoder.fail(&failure, &mut self.out);
-                    self.stage = Stage::Ended { committed: false };
-                }
+                Woken::Committed(committed) => self.committed(&committed),
                 Woken::Ping => self.encoder.ping(&mut self.out),
             }
             if let Some(bytes) = self.flush() {
                 return Some(bytes);
             }
+        }
+    }
+
+    /// Ends a stream that nobody asks for more; what it says of its end is there for when somebody does.
+    async fn interrupt(&mut self, failure: Failure) {
+        self.begin();
+        match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Sending(recording, _) | Stage::Flowing(recording, _) => self.fail(recording, failure).await,
+            Stage::Committing(committing) => {
+                let committed = committing.await;
+                self.committed(&committed);
+            }
+            ended @ (Stage::Ended { .. } | Stage::Over) => self.stage = ended,
+        }
+    }
+
+    fn begin(&mut self) {
+        if !self.begun {
+            self.begun = true;
+            self.encoder.begin(&mut self.out);
+        }
+    }
+
+    fn committed(&mut self, committed: &Result<Reply, Failure>) {
+        match committed {
+            Ok(reply) => self.encoder.finish(reply, &mut self.out),
+            Err(failure) => self.encoder.fail(failure, &mut self.out),
+        }
+        self.stage = Stage::Ended { committed: committed.is_ok() };
+    }
+
+    /// The rollout of a call that has not ended.
+    fn rollout(&self) -> Option<Arc<Live>> {
+        match &self.stage {
+            Stage::Sending(recording, _) | Stage::Flowing(recording, _) => Some(Arc::clone(recording.rollout())),
+            Stage::Committing(_) | Stage::Ended { .. } | Stage::Over => None,
         }
     }
 
@@ -258,6 +306,16 @@ impl Tee {
         self.pings.written();
         let room = self.out.len();
         Some(Bytes::from(std::mem::replace(&mut self.out, Vec::with_capacity(room))))
+    }
+}
+
+/// Resolves when a call is to end although neither side ended it, with why.
+async fn interruption(app: Arc<App>, rollout: Arc<Live>) -> Failure {
+    tokio::select! {
+        () = rollout.ended() => {
+            Failure::new(FailureKind::Ended, format!("rollout {} was finished while this call ran", rollout.id()))
+        }
+        () = app.stopping.cancelled() => Failure::new(FailureKind::Draining, "the server is shutting down; try again later"),
     }
 }
 

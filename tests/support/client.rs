@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use serde_json::Value;
-use tokio::io::{AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 use super::http1::{Body, Head, read_head};
@@ -112,6 +112,17 @@ impl Answer {
                 None => panic!("the stream ended inside an event: {:?}", String::from_utf8_lossy(&self.partial)),
             }
         }
+    }
+
+    /// Waits until `what` has come, and takes none of the piece that holds it from the connection.
+    pub async fn comes(&mut self, what: &[u8]) {
+        within("a piece of a body", async {
+            while !self.stream.fill_buf().await.unwrap().windows(what.len()).any(|seen| seen == what) {
+                let bytes = self.body.next(&mut self.stream).await.unwrap().expect("the body ended");
+                self.partial.extend_from_slice(&bytes);
+            }
+        })
+        .await;
     }
 
     /// All events that are left, each with the time at which it came, and whether the stream ended whole.

@@ -75,7 +75,10 @@ impl SqliteStore {
     }
 
     fn broken(&self, what: &str) -> StoreError {
-        StoreError::Other(format!("{}: {what} can't be read back; it was damaged, or written by something else", self.path.display()))
+        StoreError::Other(format!(
+            "{}: {what} can't be read back; it was damaged, or written by something else",
+            self.path.display()
+        ))
     }
 }
 
