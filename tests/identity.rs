@@ -114,6 +114,18 @@ async fn a_finished_rollout_takes_no_calls() {
 }
 
 #[tokio::test]
+async fn a_rollout_that_another_server_finished_takes_no_calls() {
+    let (policy, one) = start().await;
+    let other = Start { database: Some(one.database.clone()), ..Start::new(policy.url()) }.run().await;
+    let made = one.plain_rollout().await;
+    assert_eq!(post(&one, PATH, &[("x-api-key", &made.key)]).await.0, 200);
+    let (status, body) = other.api_post(&format!("/rollouts/{}/finish", made.id), json!({})).await;
+    assert_eq!(status, 200, "{body}");
+    // A server trusts what it knows of a rollout for a second.
+    until("a 409", async || (post(&one, PATH, &[("x-api-key", &made.key)]).await.0 == 409).then_some(())).await;
+}
+
+#[tokio::test]
 async fn finishing_a_rollout_cancels_its_calls() {
     let gate = Gate::closed();
     let (policy, gleaner) = start().await;

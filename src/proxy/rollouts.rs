@@ -34,8 +34,6 @@ pub struct Live {
     policy: Option<String>,
     sampling: Sampling,
     ttl: Option<Duration>,
-    /// Made by this process, so that only this process is expected to end it.
-    own: bool,
     read_at: AtomicI64,
     last_call_at: AtomicI64,
     ended: CancellationToken,
@@ -72,13 +70,12 @@ impl Live {
         self.ended.cancelled().await;
     }
 
-    fn new(rollout: &Rollout, own: bool) -> Self {
+    fn new(rollout: &Rollout) -> Self {
         Self {
             id: rollout.id,
             policy: rollout.policy.clone(),
             sampling: rollout.sampling.clone(),
             ttl: rollout.ttl_s.map(Duration::from_secs),
-            own,
             read_at: AtomicI64::new(now_ms()),
             last_call_at: AtomicI64::new(rollout.last_call_at.unwrap_or_else(now_ms)),
             ended: CancellationToken::new(),
@@ -112,7 +109,7 @@ impl Rollouts {
         }
         let rollout = kept.ok_or_else(|| StoreError::Other(format!("rollout {id} was written and is not there")))?;
         if rollout.status == RolloutStatus::Open {
-            self.keep(&rollout, rollout.id == id);
+            self.keep(&rollout);
         }
         Ok(rollout)
     }
@@ -197,7 +194,7 @@ impl Rollouts {
     pub async fn load(&self) -> Result<(), StoreError> {
         let filter = RolloutFilter { status: Some(RolloutStatus::Open), ..RolloutFilter::default() };
         for rollout in self.store.rollouts(&filter).await?.iter().filter(|rollout| rollout.ttl_s.is_some()) {
-            self.keep(rollout, false);
+            self.keep(rollout);
         }
         Ok(())
     }
@@ -232,13 +229,13 @@ impl Rollouts {
             self.forget(rollout);
             return Err(Failure::new(FailureKind::Ended, format!("rollout {} is finished and takes no more calls", rollout.id)));
         }
-        Ok(self.keep(rollout, false))
+        Ok(self.keep(rollout))
     }
 
-    fn keep(&self, rollout: &Rollout, own: bool) -> Arc<Live> {
+    fn keep(&self, rollout: &Rollout) -> Arc<Live> {
         lock(&self.by_key).insert(rollout.key.clone(), rollout.id);
         let mut live = lock(&self.live);
-        let live = live.entry(rollout.id).or_insert_with(|| Arc::new(Live::new(rollout, own)));
+        let live = live.entry(rollout.id).or_insert_with(|| Arc::new(Live::new(rollout)));
         live.read_at.store(now_ms(), Ordering::Relaxed);
         Arc::clone(live)
     }
@@ -254,7 +251,7 @@ impl Rollouts {
     fn trusted(&self, id: RolloutId) -> Option<Arc<Live>> {
         let live = lock(&self.live).get(&id).cloned()?;
         let age = now_ms().saturating_sub(live.read_at.load(Ordering::Relaxed));
-        let fresh = live.own || u128::from(age.unsigned_abs()) < TRUST.as_millis();
+        let fresh = u128::from(age.unsigned_abs()) < TRUST.as_millis();
         (fresh && !live.ended.is_cancelled()).then_some(live)
     }
 }
