@@ -203,6 +203,15 @@ impl ToolCall {
     }
 }
 
+/// The name of a tool, with its group's before it where it has one, as records and data sets show it.
+#[must_use]
+pub fn grouped_name(namespace: Option<&Text>, name: &Text) -> Text {
+    match namespace {
+        None => name.clone(),
+        Some(namespace) => Text::from_inner(&[namespace.inner(), b"__", name.inner()].concat()),
+    }
+}
+
 /// A tool that the model may call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tool {

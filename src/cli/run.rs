@@ -118,7 +118,7 @@ pub(super) async fn run(args: &Args, orders: &[Order], surroundings: Surrounding
     let cancel = CancellationToken::new();
     let watcher = Watcher::new();
     let running = rollouts(args, orders, &surroundings, &watcher, cancel.clone());
-    let reports = running_until_signal(running, &watcher, &cancel).await?;
+    let reports = running_until_signal(running, super::asked_to_end()?, &watcher, &cancel).await?;
     watcher.done();
     for report in &reports {
         if let Some(error) = &report.error {
@@ -163,29 +163,20 @@ async fn rollouts(
 }
 
 /// Waits for the rollouts; at the first signal they are told to end, and waited for still.
-async fn running_until_signal<T>(running: impl Future<Output = T>, watcher: &Watcher, cancel: &CancellationToken) -> T {
+async fn running_until_signal<T>(
+    running: impl Future<Output = T>,
+    asked_to_end: impl Future<Output = ()>,
+    watcher: &Watcher,
+    cancel: &CancellationToken,
+) -> T {
     tokio::pin!(running);
     tokio::select! {
         ended = &mut running => return ended,
-        () = signalled() => {}
+        () = asked_to_end => {}
     }
     watcher.say("cancelling; removing the containers");
     cancel.cancel();
     running.await
-}
-
-/// Waits for Ctrl-C or SIGTERM. Where signals can't be had, for ever.
-async fn signalled() {
-    use tokio::signal::unix::{SignalKind, signal};
-    match (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) {
-        (Ok(mut interrupt), Ok(mut terminate)) => {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-        }
-        _ => std::future::pending().await,
-    }
 }
 
 fn ended_by_itself(outcome: Outcome) -> bool {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value};
 
 use super::ExportError;
-use crate::call::{Call, CallRecord, Message, Raw, RawKind, Text, Tool, ToolCall};
+use crate::call::{Call, CallRecord, Message, Raw, RawKind, Tool, ToolCall, grouped_name};
 use crate::store::{Rollout, Store};
 use crate::trajectory::{Needs, REASONING, RolloutFacts, Turn, needs};
 use crate::wire;
@@ -75,19 +75,13 @@ fn text(call: &Call) -> (Vec<Raw>, Vec<Raw>) {
     let messages = call.messages.iter().map(|message| {
         // Data sets know reasoning by one name, whatever the client calls it.
         let message = Message { reasoning_field: None, ..message.clone() };
-        written(|out| message.write_chat(out, REASONING, &|tool: &ToolCall| tool_name(tool.namespace.as_ref(), &tool.name)))
+        written(|out| message.write_chat(out, REASONING, &|tool: &ToolCall| grouped_name(tool.namespace.as_ref(), &tool.name)))
     });
-    let tools =
-        call.tools.iter().map(|tool: &Tool| written(|out| tool.write_chat(out, &tool_name(tool.namespace.as_ref(), &tool.name))));
+    let tools = call
+        .tools
+        .iter()
+        .map(|tool: &Tool| written(|out| tool.write_chat(out, &grouped_name(tool.namespace.as_ref(), &tool.name))));
     (messages.collect(), tools.collect())
-}
-
-/// The name of a grouped tool: group and name, as policies are offered it.
-fn tool_name(namespace: Option<&Text>, name: &Text) -> Text {
-    match namespace {
-        None => name.clone(),
-        Some(namespace) => Text::from_inner(&[namespace.inner(), b"__", name.inner()].concat()),
-    }
 }
 
 fn written(write: impl FnOnce(&mut Vec<u8>)) -> Raw {

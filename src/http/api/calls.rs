@@ -12,7 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::extract::{Id, Params, named, page_size};
 use super::known;
 use super::view::CallView;
-use crate::call::{CallRecord, Raw, RawKind, Text};
+use crate::call::{CallRecord, Raw, RawKind, grouped_name};
 use crate::http::problem::{Problem, ProblemDocument};
 use crate::ids::{CallId, RolloutId};
 use crate::proxy::App;
@@ -110,24 +110,16 @@ fn conversation(wire: &str, request: &Bytes) -> Option<(Vec<Raw>, Vec<Raw>)> {
     let call = wire::named(wire)?.parse(request).ok()?;
     let messages = call.messages.iter().map(|message| {
         let mut out = Vec::new();
-        message.write_chat(&mut out, "reasoning_content", &|call| offered_name(call.namespace.as_ref(), &call.name));
+        message.write_chat(&mut out, "reasoning_content", &|call| grouped_name(call.namespace.as_ref(), &call.name));
         out
     });
     let tools = call.tools.iter().map(|tool| {
         let mut out = Vec::new();
-        tool.write_chat(&mut out, &offered_name(tool.namespace.as_ref(), &tool.name));
+        tool.write_chat(&mut out, &grouped_name(tool.namespace.as_ref(), &tool.name));
         out
     });
     let read = |json: Vec<u8>| serde_json::from_slice(&json).ok();
     Some((messages.map(read).collect::<Option<_>>()?, tools.map(read).collect::<Option<_>>()?))
-}
-
-/// The name of a grouped tool, group and name, as policies are offered it.
-fn offered_name(namespace: Option<&Text>, name: &Text) -> Text {
-    match namespace {
-        None => name.clone(),
-        Some(namespace) => Text::from_inner(&[namespace.inner(), b"__", name.inner()].concat()),
-    }
 }
 
 /// The raw bytes of a call, as JSON where they are.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 
@@ -16,6 +16,7 @@ use crate::call::{CallEnd, CallStart, CallStatus};
 use crate::ids::{CallId, ProcessId, RolloutId};
 use crate::store::body::Packer;
 use crate::store::{Durability, StoreConfig, StoreError, Write, Writer};
+use crate::telemetry::now_ms;
 
 /// Numbers kept in memory at most; one that isn't is asked of the index.
 const REMEMBERED: usize = 100_000;
@@ -59,7 +60,7 @@ impl SqliteWriter {
         let lock = ProcessLock::take(&folder, process).map_err(|error| error::of_io(&error, &folder))?;
         let mut db = connect(path, config).map_err(failed)?;
         sweep::dead(&mut db, path).map_err(failed)?;
-        let process = sweep::register(&mut db, process, now()).map_err(failed)?;
+        let process = sweep::register(&mut db, process, now_ms()).map_err(failed)?;
         let checkpointer = Some(Checkpointer::start(path, connect(path, config).map_err(failed)?)?);
         Ok(Self {
             db,
@@ -236,9 +237,4 @@ fn is_own_fault(error: &rusqlite::Error) -> bool {
         Some(code) => matches!(code, ConstraintViolation | TooBig | TypeMismatch),
         None => matches!(error, rusqlite::Error::ToSqlConversionFailure(_)),
     }
-}
-
-fn now() -> i64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
