@@ -188,3 +188,19 @@ async fn an_image_is_a_run_of_placeholders_in_the_prompt() {
     let text = post(policy.addr, "/detokenize", &[], &json!({ "tokens": ids })).await.json().await;
     assert_eq!(text["prompt"], "once upon ");
 }
+
+#[tokio::test]
+async fn a_script_may_be_bound_to_what_a_request_says() {
+    let policy = ScriptedPolicy::start(8, [Reply::text("for all")]).await;
+    let bound = json!({"when": "mark1.", "replies": [{"text": "first"}, {"text": "then", "fault": {"kind": "byte_by_byte"}}]});
+    post(policy.addr, "/__script", &[], &bound).await.json().await;
+    let mut said = Vec::new();
+    for text in ["mark1. a", "mark12. b", "mark1. c", "mark1. d"] {
+        let body = json!({"messages": [{"role": "user", "content": text}]});
+        said.push(post(policy.addr, PATH, &[], &body).await.json().await["choices"][0]["message"]["content"].clone());
+    }
+    assert_eq!(json!(said), json!(["first", "for all", "then", "then"]));
+    let sampled = get(policy.addr, "/__sampled?when=mark1.", &[]).await.json().await;
+    let texts: Vec<&Value> = sampled["calls"].as_array().unwrap().iter().map(|call| &call["text"]).collect();
+    assert_eq!(json!(texts), json!(["first", "then", "then"]));
+}

@@ -81,11 +81,13 @@ impl Writing<'_> {
         if self.plain {
             return serde_json::to_vec(&completions::whole(self)).unwrap();
         }
-        let (mut text, mut reasoning, mut calls) = (None::<String>, None::<String>, Vec::<Value>::new());
+        let (mut text, mut reasoning, mut refusal, mut calls) =
+            (None::<String>, None::<String>, None::<String>, Vec::<Value>::new());
         for token in self.tokens {
             match &token.piece {
                 Piece::Text(piece) => text.get_or_insert_default().push_str(piece),
                 Piece::Reasoning(piece) => reasoning.get_or_insert_default().push_str(piece),
+                Piece::Refusal(piece) => refusal.get_or_insert_default().push_str(piece),
                 Piece::ToolStart { id, name, .. } => {
                     calls.push(json!({"id": id, "type": "function", "function": {"name": name, "arguments": ""}}));
                 }
@@ -96,7 +98,7 @@ impl Writing<'_> {
                 Piece::Hidden | Piece::End => {}
             }
         }
-        let mut message = json!({"role": "assistant", "content": text, "refusal": null, "tool_calls": calls});
+        let mut message = json!({"role": "assistant", "content": text, "refusal": refusal, "tool_calls": calls});
         message[self.reasoning_field()] = json!(reasoning);
         let mut choice = json!({"index": 0, "message": message, "logprobs": self.logprobs(0..self.tokens.len()),
                                 "finish_reason": self.finish_reason(), "stop_reason": self.stop});
@@ -115,6 +117,7 @@ impl Writing<'_> {
         match piece {
             Piece::Text(text) => json!({ "content": text }),
             Piece::Reasoning(text) => json!({ self.reasoning_field(): text }),
+            Piece::Refusal(text) => json!({ "refusal": text }),
             Piece::ToolStart { index, id, name } => json!({"tool_calls": [
                 {"index": index, "id": id, "type": "function", "function": {"name": name, "arguments": ""}}]}),
             Piece::ToolArguments { index, fragment } => {

@@ -17,12 +17,13 @@ use tokio::io::{AsyncBufReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-pub use script::{Fault, Gate, Reply, ToolCall};
+pub use script::{Bound, Fault, Gate, Reply, ToolCall};
 pub use tokens::{Piece, Token};
 
 use super::http1::{Body, Head, read_head};
 use super::until;
 use body::Writing;
+use script::Posted;
 use tokens::{Earlier, Sampler, Spoken};
 use vocabulary::Vocabulary;
 
@@ -35,6 +36,7 @@ pub struct ScriptedPolicy {
 
 struct State {
     script: Mutex<VecDeque<Reply>>,
+    bound: Mutex<Vec<Bound>>,
     /// What is said once the script has ended.
     fallback: Mutex<Reply>,
     /// What each conversation is told instead, turn by turn.
@@ -50,6 +52,8 @@ struct State {
 pub struct Seen {
     pub head: Head,
     pub body: Value,
+    /// The mark of the script that was bound to it.
+    pub mark: Option<String>,
     pub prompt_ids: Vec<u32>,
     pub tokens: Vec<Token>,
     /// The limit of tokens was met.
@@ -95,6 +99,7 @@ impl ScriptedPolicy {
     pub fn serve(listener: TcpListener, seed: u64, script: impl IntoIterator<Item = Reply>) -> Self {
         let state = Arc::new(State {
             script: Mutex::new(script.into_iter().collect()),
+            bound: Mutex::default(),
             fallback: Mutex::new(Reply::text("reply number {n} is all there is to say")),
             turns: Mutex::default(),
             sampler: Mutex::new(Sampler(seed)),
@@ -183,12 +188,14 @@ async fn serve(stream: TcpStream, state: &State) -> io::Result<()> {
                 whole(&mut write, 200, &json!({"object": "list", "data": [model]})).await?;
             }
             ("GET", "/__sampled") => {
-                let calls: Vec<Value> = state.seen.lock().unwrap().iter().map(Seen::as_json).collect();
+                let calls = sampled(state, head.word(1).split_once("?when=").map(|(_, mark)| mark));
                 whole(&mut write, 200, &json!({ "calls": calls })).await?;
             }
             ("POST", "/__script") => {
-                let replies: Vec<Reply> = serde_json::from_slice(&body).map_err(io::Error::other)?;
-                state.script.lock().unwrap().extend(replies);
+                match serde_json::from_slice(&body).map_err(io::Error::other)? {
+                    Posted::Bound(bound) => state.bound.lock().unwrap().push(bound),
+                    Posted::Replies(replies) => state.script.lock().unwrap().extend(replies),
+                }
                 whole(&mut write, 200, &json!({})).await?;
             }
             ("POST", "/tokenize") => {
@@ -241,11 +248,25 @@ async fn serve(stream: TcpStream, state: &State) -> io::Result<()> {
     Ok(())
 }
 
+/// All calls, or those that a mark's script was bound to.
+fn sampled(state: &State, mark: Option<&str>) -> Vec<Value> {
+    let seen = state.seen.lock().unwrap();
+    seen.iter().filter(|seen| mark.is_none() || seen.mark.as_deref() == mark).map(Seen::as_json).collect()
+}
+
 /// What was sampled, as the next turns of conversations are found by.
 fn known(state: &State) -> Vec<Earlier> {
     let known =
         |seen: &Seen| Earlier { prompt_ids: seen.prompt_ids.clone(), ids: seen.ids(), spoken: Spoken::of_tokens(&seen.tokens) };
     state.seen.lock().unwrap().iter().map(known).collect()
+}
+
+/// The next reply of the script that is bound to this request, and its mark.
+fn bound(state: &State, body: &[u8]) -> Option<(String, Option<Reply>)> {
+    let text = String::from_utf8_lossy(body);
+    let mut bound = state.bound.lock().unwrap();
+    let found = bound.iter_mut().find(|bound| text.contains(&bound.when))?;
+    Some((found.when.clone(), found.next()))
 }
 
 /// Whether it was plain completions that were asked.
@@ -262,7 +283,8 @@ fn begin(state: &State, head: &Head, body: &[u8]) -> Result<(usize, Reply), Stri
     }
     let turn = request["messages"].as_array().into_iter().flatten().filter(|message| message["role"] == "assistant").count();
     let turns = state.turns.lock().unwrap().get(turn).cloned();
-    let next = turns.or_else(|| state.script.lock().unwrap().pop_front());
+    let (mark, bound) = bound(state, body).unzip();
+    let next = turns.or(bound.flatten()).or_else(|| state.script.lock().unwrap().pop_front());
     let reply = next.unwrap_or_else(|| state.fallback.lock().unwrap().clone());
     let earlier = if turn == 0 { Vec::new() } else { known(state) };
     let prompt_ids = if plain { tokens::plain_prompt(&request["prompt"])? } else { tokens::prompt(&request, &earlier) };
@@ -277,7 +299,17 @@ fn begin(state: &State, head: &Head, body: &[u8]) -> Result<(usize, Reply), Stri
     let mut vocabulary = state.vocabulary.lock().unwrap();
     vocabulary.read(request["prompt"].as_str().or(request["prompt"][0].as_str()).unwrap_or_default());
     vocabulary.sampled(&tokens);
-    seen.push(Seen { head: head.clone(), body: request, prompt_ids, tokens, cut_short, stop, finished: false, hung_up: None });
+    seen.push(Seen {
+        head: head.clone(),
+        body: request,
+        mark,
+        prompt_ids,
+        tokens,
+        cut_short,
+        stop,
+        finished: false,
+        hung_up: None,
+    });
     Ok((number, reply))
 }
 
@@ -329,8 +361,18 @@ async fn unstreamed(write: &mut (impl AsyncWrite + Unpin), writing: &Writing<'_>
         Some(Fault::CutAfter { .. } | Fault::StallAfter { .. }) => Some(body.len() / 2),
         _ => None,
     };
+    pause(writing.reply).await;
     let Some(cut) = cut else {
-        bytes(write, 200, "application/json", &[], &body).await?;
+        if matches!(writing.reply.fault, Some(Fault::ByteByByte)) {
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
+            write.write_all(head.as_bytes()).await?;
+            for byte in body.chunks(1) {
+                write.write_all(byte).await?;
+                write.flush().await?;
+            }
+        } else {
+            bytes(write, 200, "application/json", &[], &body).await?;
+        }
         return Ok(true);
     };
     let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
@@ -341,6 +383,12 @@ async fn unstreamed(write: &mut (impl AsyncWrite + Unpin), writing: &Writing<'_>
         std::future::pending::<()>().await;
     }
     Ok(false)
+}
+
+async fn pause(reply: &Reply) {
+    if reply.pause_ms > 0 {
+        tokio::time::sleep(Duration::from_millis(reply.pause_ms)).await;
+    }
 }
 
 async fn stream(write: &mut (impl AsyncWrite + Unpin), writing: &Writing<'_>) -> io::Result<bool> {
@@ -359,6 +407,9 @@ async fn stream(write: &mut (impl AsyncWrite + Unpin), writing: &Writing<'_>) ->
         }
         if let Some(gate) = &reply.gate {
             gate.wait().await;
+        }
+        if at == 2 {
+            pause(reply).await;
         }
         if reply.pace_ms > 0 {
             tokio::time::sleep(Duration::from_millis(reply.pace_ms)).await;

@@ -46,6 +46,7 @@ impl Sampler {
             let text = text.replace("{n}", &number.to_string());
             pieces.extend(split(&text).map(Piece::Text));
         }
+        pieces.extend(reply.refusal.as_deref().into_iter().flat_map(split).map(Piece::Refusal));
         let mut fragments: Vec<Vec<Piece>> = Vec::new();
         for (index, call) in reply.tool_calls.iter().enumerate() {
             let id = format!("chatcmpl-tool-{number}-{index}");
@@ -82,6 +83,7 @@ pub struct Token {
 pub enum Piece {
     Reasoning(String),
     Text(String),
+    Refusal(String),
     ToolStart {
         index: usize,
         id: String,
@@ -100,7 +102,7 @@ impl Piece {
     /// What it adds to the reply's text where nothing parses that.
     pub fn spoken(&self) -> &str {
         match self {
-            Self::Reasoning(text) | Self::Text(text) | Self::ToolArguments { fragment: text, .. } => text,
+            Self::Reasoning(text) | Self::Text(text) | Self::Refusal(text) | Self::ToolArguments { fragment: text, .. } => text,
             Self::ToolStart { name, .. } => name,
             Self::Hidden | Self::End => "",
         }
