@@ -174,6 +174,8 @@ impl Spoken {
 }
 
 fn meaning(arguments: &str) -> Value {
+    // Clients make an object of nothing, and templates render that.
+    let arguments = if arguments.is_empty() { "{}" } else { arguments };
     serde_json::from_str(arguments).unwrap_or_else(|_| Value::String(arguments.to_owned()))
 }
 
