@@ -52,6 +52,11 @@ pub trait Wire: Send + Sync {
 
     /// Writes a failure as the JSON body of this wire.
     fn failure(&self, failure: &Failure) -> Vec<u8>;
+
+    /// The same for a failure of this call, on wires whose errors name their request.
+    fn failure_of(&self, failure: &Failure, _call_id: CallId) -> Vec<u8> {
+        self.failure(failure)
+    }
 }
 
 /// Where a request was posted, below the base URL: some wires say there what others say in the body.
