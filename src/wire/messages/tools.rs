@@ -23,6 +23,8 @@ pub(super) struct Offered {
     /// Those that are told of only where the conversation refers to them, so that loading one changes nothing before it; and
     /// whether that was done.
     deferred: HashMap<String, (Tool, bool)>,
+    /// Of all of them.
+    names: HashSet<String>,
 }
 
 /// How the model may use its tools.
@@ -60,7 +62,7 @@ impl Offered {
             tools.append(&mut deferred);
         }
         let deferred = deferred.into_iter().map(|tool| (tool.name.decode().into_owned(), (tool, false)));
-        Ok(Self { tools, deferred: deferred.collect() })
+        Ok(Self { tools, deferred: deferred.collect(), names })
     }
 
     /// Reads the choice of a tool.
@@ -108,7 +110,13 @@ impl Offered {
                 notes.say("deferred tools were spelt out where the conversation refers to them");
                 spell_out(tool)
             }
-            _ => Text::from_inner(&[b"The tool ", name.inner(), b" can be called."].concat()),
+            _ if self.names.contains(&*name.decode()) => {
+                Text::from_inner(&[b"The tool ", name.inner(), b" can be called."].concat())
+            }
+            _ => {
+                notes.say(format!("the conversation refers to the tool {:.64}, which the request does not have", name.decode()));
+                Text::from_inner(&[b"There is no tool ", name.inner(), b"."].concat())
+            }
         }
     }
 
