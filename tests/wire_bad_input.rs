@@ -189,11 +189,6 @@ fn fields_of_messages_that_are_wrong_or_missing_are_named() {
             "output_config.format.schema",
             "output_config.format.schema is missing",
         ),
-        (
-            r#""thread":{"type":"continue","previous_message_id":"msg_1"}"#,
-            "thread.previous_message_id",
-            "thread.previous_message_id is not served: conversations are not kept for later requests; send all of it as messages",
-        ),
     ] {
         at("messages", &messages(field), param, message);
     }
@@ -272,6 +267,25 @@ fn turns_of_messages_that_are_none_are_named() {
     ] {
         at("messages", &spoken(&list), param, &message);
     }
+}
+
+#[test]
+fn a_conversation_that_only_a_server_would_keep_is_not_found() {
+    let result = r#"{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":"x"}]}"#;
+    for list in ["", result] {
+        let body =
+            format!(r#"{{"max_tokens":9,"messages":[{list}],"thread":{{"type":"continue","previous_message_id":"msg_1"}}}}"#);
+        let failure = parse("messages", body).unwrap_err();
+        assert_eq!((failure.kind, failure.status), (FailureKind::NotFound, 404));
+        let said = wire::named("messages").unwrap().failure(&failure);
+        let said: serde_json::Value = serde_json::from_slice(&said).unwrap();
+        // The official SDKs send the whole conversation again where they read this.
+        assert_eq!(
+            (&said["error"]["type"], &said["error"]["details"]),
+            (&"not_found_error".into(), &serde_json::json!({"error_code": "thread_not_found"}))
+        );
+    }
+    assert!(parse("messages", messages(r#""thread":{"type":"create"}"#)).is_ok());
 }
 
 #[test]

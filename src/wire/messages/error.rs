@@ -15,7 +15,18 @@ struct Body<'a> {
 struct Inner<'a> {
     r#type: &'static str,
     message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<Details>,
 }
+
+#[derive(Serialize)]
+struct Details {
+    error_code: &'static str,
+}
+
+/// The field that names the conversation to go on from. SDKs send all of it again where that is not found, which they tell by the
+/// error's details.
+pub(super) const LOST_THREAD: &str = "thread.previous_message_id";
 
 /// Writes `{"type": "error", "error": {type, message}, "request_id"}`; `call` names the call where there is one.
 pub(super) fn body(failure: &Failure, call: Option<&str>) -> Vec<u8> {
@@ -28,7 +39,9 @@ pub(super) fn body(failure: &Failure, call: Option<&str>) -> Vec<u8> {
         }
         _ => &failure.message,
     };
-    let error = Inner { r#type: kind(failure), message };
+    let lost = failure.param.as_deref() == Some(LOST_THREAD) && failure.kind == FailureKind::NotFound;
+    let details = lost.then_some(Details { error_code: "thread_not_found" });
+    let error = Inner { r#type: kind(failure), message, details };
     let body = Body { r#type: "error", error, request_id: call.map(|hex| format!("req_{hex}")) };
     // A struct of strings is always JSON.
     serde_json::to_vec(&body).unwrap_or_default()

@@ -2,10 +2,11 @@
 
 use bytes::Bytes;
 
+use super::error::LOST_THREAD;
 use super::notes::Notes;
 use super::tools::Offered;
 use super::turns::{self, MESSAGE, Turns};
-use crate::call::{Call, Content, Failure, Message, Raw, Rest, Role, Sampling, Text, Wants};
+use crate::call::{Call, Content, Failure, FailureKind, Message, Raw, Rest, Role, Sampling, Text, Wants};
 use crate::wire::fields::{self, At, Fields};
 
 const REQUEST: [&str; 39] = [
@@ -64,6 +65,7 @@ pub(super) fn parse(body: &Bytes, counts: bool) -> Result<Vec<Call>, Failure> {
     let at = &At::Body;
     let mut turns = Turns::new(body);
     let fields = fields::read(body, &REQUEST, "messages", &MESSAGE, &mut turns)?;
+    refuse_thread(at, &fields)?;
     if !turns.were_given() {
         return Err(At::Field(at, "messages").invalid("is missing"));
     }
@@ -71,7 +73,7 @@ pub(super) fn parse(body: &Bytes, counts: bool) -> Result<Vec<Call>, Failure> {
     let system = turns::read_system(body, &At::Field(at, "system"), fields.value("system"), &mut notes)?;
     let mut offered = Offered::read(at, &fields, &mut notes)?;
     let choice = offered.choose(at, &fields, &mut notes)?;
-    let messages = turns.conversation(system, &mut offered, &mut notes);
+    let messages = turns.conversation(system, &mut offered, &mut notes)?;
     offered.note_hidden(&mut notes);
     if !messages.iter().any(|message| message.role != Role::System) {
         return Err(At::Field(at, "messages").invalid("must not be empty"));
@@ -197,14 +199,18 @@ fn read_format_of<const N: usize>(at: &At<'_>, name: &str, fields: &Fields<'_, N
     }
 }
 
-/// Notes what a policy can't do, and refuses what would make the reply one to another conversation than the client means.
+/// Refuses to go on from a conversation that the server would keep. That one is begun is no matter: its first request has all of
+/// it, and clients whose thread is lost send all of it again.
+fn refuse_thread(at: &At<'_>, fields: &Request<'_>) -> Result<(), Failure> {
+    let Some(thread) = fields.object(at, "thread", &["previous_message_id"])? else { return Ok(()) };
+    let at = &At::Field(at, "thread");
+    let Some(previous) = thread.text(at, "previous_message_id")? else { return Ok(()) };
+    let what = format!("there is no thread at {previous:?}: conversations are not kept; send all of it as messages");
+    Err(Failure { param: Some(LOST_THREAD.to_owned()), ..Failure::new(FailureKind::NotFound, what) })
+}
+
+/// Notes what a policy can't do.
 fn pass_over(at: &At<'_>, fields: &Request<'_>, notes: &mut Notes) -> Result<(), Failure> {
-    if let Some(thread) = fields.object(at, "thread", &["previous_message_id"])?
-        && thread.value("previous_message_id").is_some()
-    {
-        let what = "is not served: conversations are not kept for later requests; send all of it as messages";
-        return Err(At::Field(&At::Field(at, "thread"), "previous_message_id").invalid(what));
-    }
     for name in ["mcp_servers", "container", "compaction"] {
         if fields.value(name).is_some_and(|value| !matches!(value.get(), "[]" | "{}")) {
             notes.say(format!("{name} was passed over: it is what Anthropic's own servers do"));

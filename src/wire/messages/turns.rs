@@ -31,6 +31,8 @@ struct State {
     turns: Vec<Turn>,
     folded: usize,
     notes: Notes,
+    /// The first result that answers no call.
+    orphan: Option<Failure>,
 }
 
 enum Turn {
@@ -68,8 +70,19 @@ impl<'de> Turns<'de> {
     }
 
     /// The conversation, with the request's system prompt before it.
-    pub(super) fn conversation(self, system: Vec<Text>, offered: &mut Offered, notes: &mut Notes) -> Vec<Message> {
-        let State { system: leading, turns, folded, notes: own } = self.state.unwrap_or_default();
+    ///
+    /// # Errors
+    /// If a result answers no call.
+    pub(super) fn conversation(
+        self,
+        system: Vec<Text>,
+        offered: &mut Offered,
+        notes: &mut Notes,
+    ) -> Result<Vec<Message>, Failure> {
+        let State { system: leading, turns, folded, notes: own, orphan } = self.state.unwrap_or_default();
+        if let Some(orphan) = orphan {
+            return Err(orphan);
+        }
         own.list().into_iter().for_each(|note| notes.say(note));
         if folded > 0 {
             notes.say(format!("{folded} later system messages were passed on as the user's"));
@@ -88,7 +101,7 @@ impl<'de> Turns<'de> {
                 Turn::Said(said) => messages.push(said.message()),
             }
         }
-        messages
+        Ok(messages)
     }
 }
 
@@ -137,7 +150,12 @@ impl State {
         let before = self.turns.iter().rev().find_map(|turn| if let Turn::Said(said) = turn { Some(said) } else { None });
         let place = before.and_then(|said| said.places.get(&*id.decode()).copied());
         let here = &At::Field(at, "tool_use_id");
-        let place = place.ok_or_else(|| here.invalid(format_args!("answers no tool_use of the turn before it: {id:?}")))?;
+        let Some(place) = place else {
+            // Not refused yet: where the conversation goes on from one that a server would keep, that must be said instead.
+            let orphan = || here.invalid(format_args!("answers no tool_use of the turn before it: {id:?}"));
+            self.orphan.get_or_insert_with(orphan);
+            return Ok(());
+        };
         let asked = self.asked();
         if !asked.answered.insert(place) {
             return Err(here.invalid(format_args!("has a tool_result already: {id:?}")));
