@@ -5,6 +5,7 @@
 
 mod chat;
 mod fields;
+mod gemini;
 mod openai_error;
 mod responses;
 pub mod sse;
@@ -15,7 +16,7 @@ use crate::call::{Call, Event, Failure, Reply, Usage};
 use crate::ids::CallId;
 
 /// Every wire that is served.
-pub static ALL: &[&dyn Wire] = &[&chat::Chat, &responses::Responses];
+pub static ALL: &[&dyn Wire] = &[&chat::Chat, &responses::Responses, &gemini::Gemini];
 
 /// One API that clients speak.
 pub trait Wire: Send + Sync {
