@@ -51,8 +51,11 @@ impl<'a> Ending<'a> {
     pub(super) fn of(reply: &'a Reply) -> Self {
         let mut calls = Vec::with_capacity(reply.tool_calls.len());
         let mut malformed = None;
-        for call in &reply.tool_calls {
-            match object(call) {
+        let is_cut = reply.finish == Some(FinishReason::Length);
+        for (index, call) in reply.tool_calls.iter().enumerate() {
+            // What was cut before its arguments began has not none: they never came.
+            let unbegun = is_cut && index + 1 == reply.tool_calls.len() && call.arguments.is_empty();
+            match object(call).filter(|_| !unbegun) {
                 Some(arguments) => calls.push((call, arguments)),
                 None => malformed = malformed.or(Some(call)),
             }
