@@ -13,8 +13,8 @@ mod support;
 
 use serde_json::{Value, json};
 use support::gemini::{Reply as Seen, path, request};
-use support::gleaner::{Gleaner, Made, assert_sampled};
-use support::policy::{Fault, Reply, ScriptedPolicy};
+use support::gleaner::{Gleaner, Made, Start, assert_sampled};
+use support::policy::{Fault, Gate, Reply, ScriptedPolicy};
 
 /// The three forms of a reply.
 const METHODS: [&str; 3] = ["streamGenerateContent?alt=sse", "streamGenerateContent", "generateContent"];
@@ -64,6 +64,52 @@ async fn text_is_the_same_at_client_and_store() {
         assert_eq!((client.text.as_str(), client.finish.as_deref()), ("Hello, wörld 👩‍🚀 \"q\"", Some("STOP")));
         assert_eq!(upstream["messages"], json!([{"role": "user", "content": "hi"}]));
         assert_eq!(upstream["stream"] == true, method != "generateContent");
+    }
+}
+
+#[tokio::test]
+async fn characters_cut_at_any_byte_are_whole_for_the_client() {
+    let reply = Reply { text: Some("中文 é👩‍🚀".into()), ..Reply::tools(&[("ls", r#"{"p": "/中"}"#)]) };
+    let mut body = request("look");
+    body["tools"] = offered(&["ls"]);
+    let (client, _) = exact(70, METHODS[0], reply.thinking("先想").with(Fault::ByteByByte), &body).await;
+    assert_eq!((client.text.as_str(), &client.calls[0].2), ("中文 é👩‍🚀", &json!({"p": "/中"})));
+}
+
+#[tokio::test]
+async fn a_sign_of_life_is_nothing_to_any_client() {
+    for (method, sign) in [(METHODS[0], &b"2\r\n\n\n\r\n"[..]), (METHODS[1], b"1\r\n\n\r\n")] {
+        // A piece of the body of its own, as it is framed on the connection.
+        let gate = Gate::closed();
+        let policy = ScriptedPolicy::start(69, [Reply::text("early late").behind(&gate)]).await;
+        let gleaner = Start::new(policy.url()).config("[server]\nping_s = 1").run().await;
+        let rollout = gleaner.plain_rollout().await;
+        gate.pass(2);
+        let mut answer = gleaner.call(&path(method), &rollout.key, &request("hi")).await;
+        answer.comes(sign).await;
+        gate.open();
+        let client = Seen::read(&mut answer).await;
+        assert_eq!((client.text.as_str(), client.complete()), ("early late", true));
+    }
+}
+
+/// Seen by holding the database's write lock from outside.
+#[tokio::test]
+async fn the_end_and_its_calls_wait_for_the_record() {
+    for method in &METHODS[..2] {
+        let reply = Reply { text: Some("early words".into()), ..Reply::tools(&[("ls", "{}")]) };
+        let (policy, gleaner, rollout) = start(68, [reply.thinking("hm")]).await;
+        let lock = rusqlite::Connection::open(&gleaner.database).unwrap();
+        lock.busy_timeout(support::PATIENCE).unwrap();
+        lock.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let mut answer = gleaner.call(&path(method), &rollout.key, &request("hi")).await;
+        answer.comes(b"words").await;
+        support::until("the policy's end", async || policy.last().finished.then_some(())).await;
+        let early = tokio::time::timeout(std::time::Duration::from_millis(400), answer.comes(b"functionCall"));
+        assert!(early.await.is_err(), "{method}: a call came before its record");
+        lock.execute_batch("COMMIT").unwrap();
+        let client = Seen::read(&mut answer).await;
+        assert_eq!((client.text.as_str(), client.calls.len(), client.complete()), ("early words", 1, true));
     }
 }
 

@@ -174,3 +174,75 @@ impl Encoder for GeminiEncoder {
         out.extend_from_slice(&self.foot);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Text;
+    use crate::ids::CallId;
+
+    fn encoder(wants: Wants, choice: u32) -> GeminiEncoder {
+        let call_id = CallId(uuid::Uuid::from_u128(1));
+        GeminiEncoder::new(wants, &ReplyHead { call_id, choice, created: 0, model: "m".to_owned() })
+    }
+
+    #[test]
+    fn a_chunk_is_no_longer_for_what_came_before_it() {
+        let mut encoder = encoder(Wants::default(), 0);
+        let mut length = |events: usize| {
+            let mut out = Vec::new();
+            for _ in 0..events {
+                encoder.event(&Event::Reasoning(Text::new("thought")), &mut out);
+                encoder.event(&Event::Text(Text::new("said")), &mut out);
+            }
+            out.len()
+        };
+        length(1);
+        assert_eq!(length(10_000), 10_000 * length(1));
+    }
+
+    #[test]
+    fn several_replies_are_one_array_and_end_with_their_sum() {
+        let wants = Wants { array: true, ..Wants::default() };
+        let (mut first, mut second) = (encoder(wants, 0), encoder(wants, 1));
+        let mut out = Vec::new();
+        first.begin(&mut out);
+        second.event(&Event::Text(Text::new("b")), &mut out);
+        first.event(&Event::Text(Text::new("a")), &mut out);
+        let usage = |completion_tokens| Usage { prompt_tokens: 2, completion_tokens, ..Usage::default() };
+        let reply = |completion_tokens| Reply { usage: Some(usage(completion_tokens)), ..Reply::default() };
+        second.finish(&reply(3), &mut out);
+        first.finish(&reply(4), &mut out);
+        first.ping(&mut out);
+        first.close(Some(&usage(7)), &mut out);
+        let chunks: Vec<serde_json::Value> = serde_json::from_slice(&out).unwrap();
+        let seen: Vec<_> = chunks
+            .iter()
+            .map(|chunk| {
+                let candidate = &chunk["candidates"][0];
+                let text = candidate["content"]["parts"][0]["text"].as_str();
+                (candidate["index"].as_u64(), text, chunk["usageMetadata"]["totalTokenCount"].as_u64())
+            })
+            .collect();
+        let expected = [
+            (Some(0), Some(""), None),
+            (Some(1), Some("b"), None),
+            (Some(0), Some("a"), None),
+            (Some(1), Some(""), Some(5)),
+            (Some(0), Some(""), Some(6)),
+            (None, None, Some(9)),
+        ];
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn several_replies_are_one_body() {
+        let reply = |text: &str| Reply { text: Some(Text::new(text)), ..Reply::default() };
+        let mut out = Vec::new();
+        encoder(Wants::default(), 0).whole(&[reply("a"), reply("b")], &mut out);
+        let body: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        let texts: Vec<_> =
+            [0, 1].map(|at| (&body["candidates"][at]["index"], &body["candidates"][at]["content"]["parts"][0]["text"])).to_vec();
+        assert_eq!(texts, [(&0.into(), &"a".into()), (&1.into(), &"b".into())]);
+    }
+}

@@ -38,10 +38,19 @@ struct Calls {
     made: Vec<Made>,
     /// The first call of the latest turn.
     latest: usize,
-    by_id: HashMap<String, VecDeque<usize>>,
-    by_name: HashMap<String, VecDeque<usize>>,
+    by_id: HashMap<String, Waiting>,
+    by_name: HashMap<String, Waiting>,
     /// The first call that may be unanswered.
     next: usize,
+}
+
+/// The calls of one id or name, some of which may be answered.
+#[derive(Default)]
+struct Waiting {
+    /// The first call of the turn that `latest` is of.
+    turn: usize,
+    latest: VecDeque<usize>,
+    older: VecDeque<usize>,
 }
 
 struct Made {
@@ -179,9 +188,9 @@ impl Calls {
         // A number is the same whenever the conversation is read.
         let id = called.id.clone().unwrap_or_else(|| Text::new(&format!("call_{number}")));
         if let Some(id) = &called.id {
-            self.by_id.entry(id.decode().into_owned()).or_default().push_back(number);
+            self.by_id.entry(id.decode().into_owned()).or_default().of(self.latest).latest.push_back(number);
         }
-        self.by_name.entry(called.name.decode().into_owned()).or_default().push_back(number);
+        self.by_name.entry(called.name.decode().into_owned()).or_default().of(self.latest).latest.push_back(number);
         self.made.push(Made { message, id: id.clone(), gave: None });
         id
     }
@@ -189,27 +198,38 @@ impl Calls {
     /// The call that a response answers: by its id, else by its name, else the next one of the latest turn.
     fn answered(&mut self, response: &Response, notes: &mut Vec<String>) -> Option<usize> {
         let key = |text: &Option<Text>| text.as_ref().map(|text| text.decode().into_owned());
-        let by_id = key(&response.id).and_then(|id| waiting(self.by_id.get_mut(&id)?, &self.made, self.latest));
-        let found = by_id.or_else(|| waiting(self.by_name.get_mut(&key(&response.name)?)?, &self.made, self.latest));
+        let name = key(&response.name);
+        let by_id = key(&response.id).and_then(|id| self.by_id.get_mut(&id)?.of(self.latest).take(&self.made));
+        let found = by_id.or_else(|| self.by_name.get_mut(name.as_ref()?)?.of(self.latest).take(&self.made));
         if found.is_some() {
             return found;
         }
         let next = self.next.max(self.latest);
         let unanswered = (next..self.made.len()).find(|call| self.made[*call].gave.is_none())?;
         self.next = unanswered;
-        let name = key(&response.name).unwrap_or_default();
+        let name = name.unwrap_or_default();
         notes.push(format!("took the response of {name:?} for the next call's: no call is of its id or name"));
         Some(unanswered)
     }
 }
 
-/// Takes the first unanswered call of the latest turn out of a list of calls, else of any turn.
-fn waiting(calls: &mut VecDeque<usize>, made: &[Made], latest: usize) -> Option<usize> {
-    loop {
-        let at = calls.partition_point(|call| *call < latest);
-        let call = if at < calls.len() { calls.remove(at) } else { calls.pop_front() }?;
-        if made[call].gave.is_none() {
-            return Some(call);
+impl Waiting {
+    /// The same, seen from the turn that begins with this call.
+    fn of(&mut self, turn: usize) -> &mut Self {
+        if self.turn != turn {
+            self.older.append(&mut self.latest);
+            self.turn = turn;
+        }
+        self
+    }
+
+    /// Takes the first unanswered call, the latest turn's before older ones.
+    fn take(&mut self, made: &[Made]) -> Option<usize> {
+        loop {
+            let call = self.latest.pop_front().or_else(|| self.older.pop_front())?;
+            if made[call].gave.is_none() {
+                return Some(call);
+            }
         }
     }
 }
