@@ -7,7 +7,9 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::call::{CallStatus, Capture, CaptureLevel, FinishReason, LogprobKind, Raw, RawKind, Sampling, Usage, WeightVersion};
+use crate::call::{
+    CallStatus, Capture, CaptureLevel, FinishReason, ImageHash, LogprobKind, Raw, RawKind, Sampling, Usage, WeightVersion,
+};
 use crate::ids::{CallId, RolloutKey};
 use crate::store::{Outcome, Purpose, RolloutFilter, RolloutStatus, Writer};
 use crate::trajectory::Sample;
@@ -52,6 +54,9 @@ impl Store for Memory {
     async fn raw(&self, call: CallId, kind: RawKind) -> Result<Option<Bytes>, StoreError> {
         assert_eq!(kind, RawKind::Request);
         Ok(self.requests.get(&call).cloned())
+    }
+    async fn image(&self, _: ImageHash) -> Result<Option<Bytes>, StoreError> {
+        Ok(None)
     }
 }
 

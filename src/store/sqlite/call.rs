@@ -1,6 +1,7 @@
 //! Calls read back.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -9,9 +10,9 @@ use sqlx::{QueryBuilder, Row, Sqlite};
 use uuid::Uuid;
 
 use super::{SqliteStore, code, process};
-use crate::call::{CallRecord, CallStatus, Capture, FinishReason, Raw, RawKind, Sampling, Usage, WeightVersion};
+use crate::call::{CallRecord, CallStatus, Capture, FinishReason, ImageHash, Raw, RawKind, Sampling, Usage, WeightVersion};
 use crate::ids::{CallId, ProcessId, RolloutId};
-use crate::store::{StoreError, body, pack};
+use crate::store::{StoreError, blob, body, pack};
 
 /// The query for the calls that fit `condition`, which goes on with a value. Bodies are left where they are.
 pub(super) fn query(condition: &str) -> QueryBuilder<Sqlite> {
@@ -59,12 +60,25 @@ impl SqliteStore {
             .map_err(|error| self.failed(&error))?;
         let Some((request, other)): Option<Columns> = row else { return Ok(None) };
         let broken = || self.broken(&format!("the {kind:?} of call {call}"));
-        let request = body::unpack(&request.unwrap_or_default(), &[]).ok_or_else(broken)?;
-        if kind == RawKind::Request {
-            return Ok(Some(request.into()));
+        let request = blob::open(&request.unwrap_or_default(), &[]).ok_or_else(broken)?;
+        let opened = match kind {
+            RawKind::Request => request,
+            _ => blob::open(&other.unwrap_or_default(), &request.rest).ok_or_else(broken)?,
+        };
+        let mut blobs = HashMap::new();
+        for hash in opened.hashes() {
+            if let Entry::Vacant(place) = blobs.entry(hash)
+                && let Some(bytes) = self.read_blob(hash).await?
+            {
+                place.insert(bytes);
+            }
         }
-        let raw = body::unpack(&other.unwrap_or_default(), &request).ok_or_else(broken)?;
-        Ok(Some(raw.into()))
+        Ok(Some(opened.close(&blobs).ok_or_else(broken)?.into()))
+    }
+
+    pub(super) async fn read_blob(&self, hash: ImageHash) -> Result<Option<Vec<u8>>, StoreError> {
+        let query = sqlx::query_scalar("SELECT bytes FROM blobs WHERE hash = ?").bind(hash.as_bytes().to_vec());
+        query.fetch_optional(&self.reads).await.map_err(|error| self.failed(&error))
     }
 }
 
