@@ -13,3 +13,7 @@ CREATE TABLE call_blobs (
     PRIMARY KEY (call, blob)
 ) WITHOUT ROWID;
 CREATE INDEX call_blobs_by_blob ON call_blobs (blob);
+
+-- The images that the policy was sent as data, in their order: 32 bytes of hash each. Images of one size are the same tokens,
+-- whatever they show, so that ids alone don't tell which call goes on from which.
+ALTER TABLE replies ADD COLUMN images BLOB;

@@ -100,6 +100,7 @@ impl Memory {
         let level = if prompt.is_empty() { CaptureLevel::Text } else { CaptureLevel::Full };
         self.requests.insert(id, Bytes::from(request.to_owned()));
         self.calls.push(CallRecord {
+            images: Vec::new(),
             id,
             rollout_id: rollout,
             started_at: 0,

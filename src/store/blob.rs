@@ -33,6 +33,8 @@ pub(super) struct Packed {
     pub blobs: Vec<(ImageHash, Vec<u8>)>,
     /// What it refers to, whether that is in `blobs` or was known.
     pub hashes: Vec<ImageHash>,
+    /// Of that, what came in data URLs: hash after hash, in their order.
+    pub images: Vec<u8>,
 }
 
 /// A request with its blobs cut out.
@@ -47,6 +49,8 @@ struct Place {
     at: Range<usize>,
     form: Base64Form,
     hash: ImageHash,
+    /// It stands in a data URL.
+    named: bool,
 }
 
 /// Packs a request; what was cut out of it is given for the body that will be made from it.
@@ -70,7 +74,7 @@ pub(super) fn cut_request(request: &[u8]) -> Option<Cut> {
 }
 
 fn finish(cut: Option<&Cut>, blobs: Vec<(ImageHash, Vec<u8>)>, rest: Vec<u8>) -> Packed {
-    let Some(cut) = cut else { return Packed { bytes: rest, blobs, hashes: Vec::new() } };
+    let Some(cut) = cut else { return Packed { bytes: rest, blobs, hashes: Vec::new(), images: Vec::new() } };
     let mut bytes = Vec::with_capacity(rest.len() + cut.places.len() * 40 + 8);
     bytes.push(CUT);
     varint(&mut bytes, cut.places.len() as u64);
@@ -82,7 +86,8 @@ fn finish(cut: Option<&Cut>, blobs: Vec<(ImageHash, Vec<u8>)>, rest: Vec<u8>) ->
         last = place.at.end;
     }
     bytes.extend_from_slice(&rest);
-    Packed { bytes, blobs, hashes: cut.places.iter().map(|place| place.hash).collect() }
+    let images = cut.places.iter().filter(|place| place.named).flat_map(|place| *place.hash.as_bytes()).collect();
+    Packed { bytes, blobs, hashes: cut.places.iter().map(|place| place.hash).collect(), images }
 }
 
 /// Cuts out what can be; gives the bytes of what `known`, the cut of `request`, has not.
@@ -93,16 +98,17 @@ fn cut(body: &[u8], request: &[u8], known: Option<&Cut>) -> (Option<Cut>, Vec<(I
     let mut expected = known.map_or(&[][..], |cut| &cut.places).iter();
     for at in runs(body) {
         let text = &body[at.clone()];
+        let named = body[..at.start].ends_with(NAMED);
         let same = expected.as_slice().first().filter(|place| request.get(place.at.clone()) == Some(text));
         let place = if let Some(place) = same {
-            let place = Place { at, form: place.form, hash: place.hash };
+            let place = Place { at, form: place.form, hash: place.hash, named };
             expected.next();
             place
         } else {
             let Some((form, bytes)) = Base64Form::read(text) else { continue };
             let hash = ImageHash::of(&bytes);
             blobs.push((hash, bytes));
-            Place { at, form, hash }
+            Place { at, form, hash, named }
         };
         places.push(place);
     }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::conversation::with_reasoning;
 use super::sample::{Parent, SCHEMA, Sample, SampleImage, SampleStatus, Span};
-use super::tree::Tree;
+use super::tree::{Key, Tree};
 use super::verdict::{Verdict, cut};
 use super::{RolloutFacts, Turn};
 use crate::call::{FinishReason, Image, Raw};
@@ -129,7 +129,7 @@ fn parent<'a>(
     tree: &Tree<'a>,
     leaf: usize,
     sample: usize,
-    claimed: &mut HashMap<((&'a str, &'a str), usize), usize>,
+    claimed: &mut HashMap<(Key<'a>, usize), usize>,
 ) -> Option<(usize, usize)> {
     let key = tree.key(leaf);
     for (place, depth) in tree.path(leaf) {

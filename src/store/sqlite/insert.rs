@@ -109,7 +109,7 @@ pub(super) fn end(db: &Connection, call: i64, end: &CallEnd, packed: &PackedEnd)
     let counted = end.usage.map_or(end.capture.completion_ids.len() as u64, |usage| usage.completion_tokens);
     let usage = |count: fn(&crate::call::Usage) -> u64| end.usage.as_ref().map(|usage| count(usage).cast_signed());
     let used = if end.sampling_used == end.sampling_asked { None } else { json(&end.sampling_used) };
-    let values: [(&str, &dyn ToSql); 30] = [
+    let values: [(&str, &dyn ToSql); 31] = [
         ("call", &call),
         ("status", &code::number(code::STATUSES, end.status)),
         ("ended_at", &end.ended_at),
@@ -133,6 +133,7 @@ pub(super) fn end(db: &Connection, call: i64, end: &CallEnd, packed: &PackedEnd)
         ("sampling_asked", &sampling(&end.sampling_asked)),
         ("sampling_used", &used),
         ("notes", &(!end.notes.is_empty()).then(|| json(&end.notes)).flatten()),
+        ("images", &bytes(&packed.upstream.images)),
         ("completion_ids", &bytes(&packed.completion_ids)),
         ("logprobs", &bytes(&packed.logprobs)),
         ("prompt_ids", &bytes(&packed.prompt_ids)),
@@ -151,9 +152,9 @@ pub(super) fn end(db: &Connection, call: i64, end: &CallEnd, packed: &PackedEnd)
 /// The columns of [`end`], in its order.
 const END: &str = "INSERT INTO replies (call, status, ended_at, tokens, version, version_seq, version_source, first_event_at, \
      finish, prompt_tokens, completion_tokens, cached_tokens, reasoning_tokens, capture_level, logprob_kind, constrained, \
-     max_tokens_asked, max_tokens_used, capture_reason, failure, sampling_asked, sampling_used, notes, completion_ids, logprobs, \
+     max_tokens_asked, max_tokens_used, capture_reason, failure, sampling_asked, sampling_used, notes, images, completion_ids, logprobs, \
      prompt_ids, message, upstream, response, prompt) \
-     VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
+     VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
 
 /// Keeps what was cut out of a call's body, unless it is kept already, and notes that the call refers to it.
 pub(super) fn blobs(db: &Connection, call: i64, packed: &Packed) -> rusqlite::Result<()> {

@@ -76,6 +76,7 @@ async fn images_that_are_sent_with_every_turn_are_kept_once() {
     for (id, request, upstream) in bodies {
         assert!(store.raw(id, RawKind::Request).await.unwrap() == Some(request));
         assert!(store.raw(id, RawKind::Upstream).await.unwrap() == Some(upstream));
+        assert_eq!(store.call(id).await.unwrap().map(|call| call.images), Some(vec![ImageHash::of(&image)]));
     }
     assert!(store.image(ImageHash::of(&image)).await.unwrap().as_deref() == Some(image.as_slice()));
     assert_eq!(store.image(ImageHash::of(b"other")).await.unwrap(), None);
