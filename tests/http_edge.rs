@@ -73,8 +73,10 @@ async fn pages_of_other_sites_get_no_leave_by_default() {
     let page = [("origin", "https://page.example"), ("access-control-request-method", "POST")];
     let preflight = gleaner.send("OPTIONS", CHAT, &page, b"").await;
     assert_eq!((preflight.status(), preflight.head.header("allow")), (204, Some("POST, OPTIONS")));
+    let models = gleaner.send("OPTIONS", "/v1/models", &page, b"").await;
+    assert_eq!((models.status(), models.head.header("allow")), (204, Some("GET,HEAD")));
     let call = chat_with(&gleaner, &made, CHAT, &page[..1], false).await;
-    for answer in [&preflight, &call] {
+    for answer in [&preflight, &models, &call] {
         let leave = answer.head.headers.iter().find(|(name, _)| name.starts_with("access-control-"));
         assert_eq!(leave, None);
     }
@@ -149,6 +151,20 @@ async fn a_body_of_two_codings_is_undone_from_the_last() {
     let headers = [("x-api-key", made.key.as_str()), ("content-encoding", "gzip, zstd")];
     assert_eq!(gleaner.send("POST", CHAT, &headers, &twice).await.status(), 200);
     assert_eq!(policy.last().body["messages"][0]["content"], "packed twice");
+}
+
+/// Frameworks have limits of their own, far below ours, which would refuse a body before anything could be recorded.
+#[tokio::test]
+async fn a_body_of_many_megabytes_is_served_and_recorded() {
+    let (policy, gleaner, made) = start(220, "").await;
+    for path in [CHAT, RESPONSES] {
+        let text = "many words ".repeat(1 << 20);
+        let body = if path == CHAT { chat::request(&text, false) } else { support::responses::request(&text, false) };
+        let answer = gleaner.call(path, &made.key, &body).await;
+        assert_eq!(answer.status(), 200, "{path}");
+        assert_eq!(policy.last().body["messages"][0]["content"], text);
+        assert!(gleaner.raw(&answer.call_id(), "request").await == body.to_string().as_bytes(), "{path}");
+    }
 }
 
 fn unpacked(coding: &str, bytes: &[u8]) -> Vec<u8> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
+use axum::http::{Method, StatusCode};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::serve::ListenerExt;
@@ -151,6 +152,10 @@ async fn nothing_here(request: Request) -> Response {
 
 async fn not_so(request: Request) -> Response {
     let (method, uri, headers) = (request.method(), request.uri(), request.headers());
+    if method == Method::OPTIONS {
+        // The router says beside it what the path takes.
+        return StatusCode::NO_CONTENT.into_response();
+    }
     if meant(method, uri, headers) {
         return refuse(Family::of(uri, headers).wire(), &not_taken(method, uri, "GET"));
     }
