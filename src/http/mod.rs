@@ -3,10 +3,15 @@
 pub mod api;
 mod auth;
 mod body;
+mod compress;
 mod config;
+mod edge;
 mod endpoint;
+mod family;
 mod health;
+mod linger;
 mod model;
+mod models;
 pub mod problem;
 mod serve;
 
