@@ -10,7 +10,7 @@ use crate::call::{Content, Message, Role, Text, ToolCall};
 const BLANK_LINE: &[u8] = b"\\n\\n";
 
 /// A conversation as it is read.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Turns {
     /// What stands before the conversation's first message.
     system: Vec<Text>,
@@ -21,7 +21,7 @@ pub(super) struct Turns {
     folded: usize,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Turn {
     reasoning: Vec<Text>,
     said: Vec<Text>,
