@@ -6,14 +6,14 @@ use axum::extract::{Path, Request, State};
 use axum::routing::{MethodRouter, any};
 
 use crate::proxy::recall;
-use crate::wire::Wire;
+use crate::wire::{Archive, Wire};
 
 use super::model::{PathKey, Socket, reader, refuse, target, whole};
 use super::serve::Http;
 
 /// Adds a wire's requests of this kind below `base`.
 pub(super) fn add(router: Router<Http>, wire: &'static dyn Wire, base: &str) -> Router<Http> {
-    let paths = wire.archive().map(|archive| archive.paths()).unwrap_or_default();
+    let paths = wire.archive().map(Archive::paths).unwrap_or_default();
     let segments = base.matches('/').count();
     paths.iter().fold(router, |router, path| router.route(&format!("{base}{path}"), route(wire, segments)))
 }

@@ -79,7 +79,7 @@ fn response(kept: &Kept, earlier: Earlier<'_>, target: Target<'_>) -> Vec<u8> {
     let (record, mut out) = (&kept.record, Vec::new());
     match record.status {
         CallStatus::Done => {
-            encoder.ended(&earlier::recorded(kept, call.tools.iter()), Status::of(record.finish), &mut out);
+            encoder.ended(&earlier::recorded(kept, &[&call.tools]), Status::of(record.finish), &mut out);
         }
         CallStatus::Running => encoder.without_reply(Status::InProgress, b"null", &mut out),
         CallStatus::Cancelled => encoder.without_reply(Status::Cancelled, b"null", &mut out),
@@ -114,7 +114,7 @@ fn input_items(kept: &Kept, earlier: Earlier<'_>, target: Target<'_>) -> Result<
         given(link, &mut items);
         if place + 1 < chain.len() {
             let call = asked(link, earlier);
-            let reply = earlier::recorded(link, call.tools.iter());
+            let reply = earlier::recorded(link, &[&call.tools]);
             let output = encoder(link, &call, false).output(&reply, Status::of(reply.finish));
             let output: Vec<Value> = serde_json::from_slice(&[b"[", &output[..], b"]"].concat()).unwrap_or_default();
             items.extend(output);
@@ -142,8 +142,8 @@ fn input_items(kept: &Kept, earlier: Earlier<'_>, target: Target<'_>) -> Result<
     let page: Vec<Value> = items.into_iter().skip(start).take(limit).collect();
     let id = |item: Option<&Value>| item.map(|item| item["id"].clone());
     let (first, last) = (id(page.first()), id(page.last()));
-    let list = json!({ "object": "list", "data": page, "first_id": first, "last_id": last, "has_more": has_more });
-    Ok(list.to_string().into_bytes())
+    let body = json!({ "object": "list", "data": page, "first_id": first, "last_id": last, "has_more": has_more });
+    Ok(body.to_string().into_bytes())
 }
 
 #[derive(Deserialize)]

@@ -175,17 +175,17 @@ fn reply(kept: &Kept, link: &Link<'_>, more: &[Tool]) -> Result<Reply, Failure> 
     if calls_tools {
         tools::read(&At::Body, link, "tools", &mut offered, &mut Vec::new())?;
     }
-    Ok(recorded(kept, offered.iter().chain(more)))
+    Ok(recorded(kept, &[&offered, more]))
 }
 
 /// The reply of a call as its record has it; `tools` say what its calls are of.
-pub(super) fn recorded<'t>(kept: &Kept, tools: impl Iterator<Item = &'t Tool> + Clone) -> Reply {
+pub(super) fn recorded(kept: &Kept, tools: &[&[Tool]]) -> Reply {
     let record = &kept.record;
     let said = record.message.as_ref().and_then(|message| message.read::<Said>().ok()).unwrap_or_default();
     let text = |raw: Option<Raw>| raw.and_then(|raw| raw.as_text());
     let call = |call: SaidCall| {
         let (name, arguments) = (call.function.name.as_text()?, call.function.arguments.as_text()?);
-        let tool = known(&name, tools.clone());
+        let tool = known(&name, tools);
         let kind = tool.map_or(ToolKind::Function, |tool| tool.kind);
         Some(ToolCall {
             id: call.id.as_text()?,
@@ -206,11 +206,11 @@ pub(super) fn recorded<'t>(kept: &Kept, tools: impl Iterator<Item = &'t Tool> + 
 }
 
 /// The tool that a record means: records name the group before the tool, older ones don't.
-fn known<'t>(name: &Text, tools: impl Iterator<Item = &'t Tool> + Clone) -> Option<&'t Tool> {
+fn known<'t>(name: &Text, tools: &[&'t [Tool]]) -> Option<&'t Tool> {
     let name = name.decode();
-    let mut grouped = tools.clone();
-    let found = grouped.find(|tool| grouped_name(tool.namespace.as_ref(), &tool.name).decode() == name);
-    found.or_else(|| tools.into_iter().find(|tool| tool.name.decode() == name))
+    let all = || tools.iter().copied().flatten();
+    let grouped = all().find(|tool| grouped_name(tool.namespace.as_ref(), &tool.name).decode() == name);
+    grouped.or_else(|| all().find(|tool| tool.name.decode() == name))
 }
 
 /// A recorded reply, in chat completions' form.

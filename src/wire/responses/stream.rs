@@ -17,6 +17,8 @@ pub(super) struct ResponsesEncoder {
     /// Whether log-probabilities are shown; then a piece of text waits for its own.
     logprobs: bool,
     waiting: Option<Text>,
+    /// The log-probabilities that were shown.
+    shown: Vec<u8>,
     /// The number of the next event.
     sequence: u64,
     begun: bool,
@@ -44,6 +46,7 @@ impl ResponsesEncoder {
             form: ReasoningForm { summary: call.wants.reasoning_summary, sealed: call.wants.sealed_reasoning },
             logprobs: call.wants.logprobs,
             waiting: None,
+            shown: Vec::new(),
             sequence: 0,
             begun: false,
             items: Vec::new(),
@@ -161,7 +164,11 @@ impl ResponsesEncoder {
     /// Text that waited for its log-probabilities.
     fn say_waiting(&mut self, logprobs: Option<&Raw>, out: &mut Vec<u8>) {
         if let Some(piece) = self.waiting.take() {
-            let entries = logprobs.map(logprobs::entries).unwrap_or_default();
+            let entries = logprobs.map(|logprobs| logprobs::of_piece(logprobs, &piece)).unwrap_or_default();
+            if !self.shown.is_empty() && !entries.is_empty() {
+                self.shown.push(b',');
+            }
+            self.shown.extend_from_slice(&entries);
             self.say(PartKind::Text, &piece, &entries, out);
         }
     }
@@ -221,7 +228,10 @@ impl ResponsesEncoder {
             PartKind::Refusal => (*kind, reply.refusal.as_ref().unwrap_or(&empty)),
         };
         let parts: Vec<_> = kinds.iter().map(text).collect();
-        let logprobs = if self.logprobs { logprobs::of_text(reply) } else { Vec::new() };
+        let logprobs = match self.logprobs {
+            true if self.shown.is_empty() => logprobs::of_text(reply),
+            _ => self.shown.clone(),
+        };
         let mut written = Vec::new();
         reply::write_message(&mut written, id, status.name(), &parts, &logprobs);
         for (index, (kind, text)) in parts.into_iter().enumerate() {
