@@ -111,3 +111,93 @@ fn a_response_repeats_its_request() {
         assert_eq!(&whole[name], value, "{name}");
     }
 }
+
+#[track_caller]
+fn refused(body: &str) -> (u16, Option<String>, String) {
+    let wire = wire::named("responses").unwrap();
+    let failure = wire.parse(Target::read(wire.paths()[0]), &Bytes::from(body.to_owned())).unwrap_err();
+    let said: Value = serde_json::from_slice(&wire.failure(&failure)).unwrap();
+    assert_eq!((&said["error"]["type"], &said["error"]["message"]), (&json!("invalid_request_error"), &json!(failure.message)));
+    (failure.status, failure.param, failure.message)
+}
+
+#[test]
+fn bad_requests_are_refused_with_the_field_at_fault() {
+    for (body, param, message) in [
+        (r#"{"input":[{"role":"wizard","content":"x"}]}"#, "input[0].role", "input[0].role is unknown: \"wizard\""),
+        (r#"{"input":[7]}"#, "input[0]", "input[0] must be an object"),
+        (r#"{"input":{}}"#, "input", "input must be a list"),
+        (
+            r#"{"input":"x","max_output_tokens":1e400}"#,
+            "max_output_tokens",
+            "max_output_tokens must be a whole number of 0 or more, not 1e400",
+        ),
+        (r#"{"input":"x","temperature":[]}"#, "temperature", "temperature must be a number, not a list"),
+        (r#"{"input":"x","stream":1}"#, "stream", "stream must be a boolean, not 1"),
+        (r#"{"input":"x","store":"no"}"#, "store", "store must be a boolean, not a string"),
+        (r#"{"input":"x","include":[1]}"#, "include", "include must be a list of strings, not a list"),
+        (r#"{"input":"x","text":[]}"#, "text", "text must be an object, not a list"),
+        (r#"{"input":"x","text":{"format":{"type":"json_schema"}}}"#, "text.format.schema", "text.format.schema is missing"),
+        (r#"{"input":"x","reasoning":{"summary":1}}"#, "reasoning.summary", "reasoning.summary must be a string, not 1"),
+        (r#"{"input":"x","previous_response_id":1}"#, "previous_response_id", "previous_response_id must be a string, not 1"),
+        (r#"{"input":"x","tools":[{"type":"function"}]}"#, "tools[0].name", "tools[0].name is missing"),
+        (
+            r#"{"input":"x","tools":[{"type":"namespace","name":"n","tools":[{"type":"custom"}]}]}"#,
+            "tools[0].tools[0].name",
+            "tools[0].tools[0].name is missing",
+        ),
+        (
+            r#"{"input":"x","tool_choice":"maybe"}"#,
+            "tool_choice",
+            "tool_choice must be auto, none, required or a tool, not \"maybe\"",
+        ),
+        (r#"{"input":[{"type":"function_call","call_id":"a"}]}"#, "input[0].name", "input[0].name is missing"),
+        (r#"{"input":[{"type":"function_call_output","call_id":"a"}]}"#, "input[0].output", "input[0].output is missing"),
+        (
+            r#"{"input":[{"role":"user","content":[{"text":"x"}]}]}"#,
+            "input[0].content[0].type",
+            "input[0].content[0].type is missing",
+        ),
+        (r#"{"input":[{"type":"item_reference"}]}"#, "input[0].id", "input[0].id is missing"),
+        (
+            r#"{"input":[{"role":"user","content":"x"},{"type":"function_call_output","call_id":"a","output":"x"}]}"#,
+            "input",
+            "No tool call found for function call output with call_id a.",
+        ),
+        (
+            r#"{"input":[{"type":"function_call_output","call_id":"a","output":"x"},{"type":"function_call","call_id":"a","name":"f","arguments":"{}"}]}"#,
+            "input",
+            "No tool call found for function call output with call_id a.",
+        ),
+    ] {
+        assert_eq!(refused(body), (400, Some(param.to_owned()), message.to_owned()), "{body}");
+    }
+    let deep = format!("{}{}", "{\"a\":".repeat(1000), "1".to_owned() + &"}".repeat(1000));
+    let schema = format!(r#"{{"input":"x","tools":[{{"type":"function","name":"f","parameters":{deep}}}]}}"#);
+    assert_eq!(refused(&schema).1.as_deref(), Some("tools[0].parameters"));
+    let format = format!(r#"{{"input":"x","text":{{"format":{{"type":"json_schema","name":"s","schema":{deep}}}}}}}"#);
+    assert_eq!(refused(&format).1.as_deref(), Some("text.format.schema"));
+}
+
+#[test]
+fn odd_requests_are_read() {
+    let call = r#"{"type":"function_call","call_id":"a","name":"f","arguments":"{}"}"#;
+    let output = |text: &str| format!(r#"{{"type":"function_call_output","call_id":"a","output":"{text}"}}"#);
+    let roles = |input: &str| {
+        let call = parse(&serde_json::from_str(&format!("{{\"input\":[{input}]}}")).unwrap());
+        call.messages.iter().map(|message| message.role.name()).collect::<Vec<_>>().join(" ")
+    };
+    // Ids that come twice, in calls and in outputs.
+    assert_eq!(roles(&format!("{call},{},{call},{}", output("1"), output("2"))), "assistant tool assistant tool");
+    assert_eq!(roles(&format!("{call},{},{}", output("1"), output("2"))), "assistant tool tool");
+    // The call is of a kind that is not told.
+    let unknown = r#"{"type":"new_call","call_id":"a"}"#;
+    assert_eq!(roles(&format!("{unknown},{}", output("1"))), "tool");
+    let lone = wire::named("responses").unwrap();
+    let body = r#"{"input":[{"role":"user","content":"\ud800 \u0000"}],"tools":[{"type":"function","name":"\udc00"}]}"#;
+    let call = lone.parse(Target::read("/responses"), &Bytes::from_static(body.as_bytes())).unwrap().remove(0);
+    assert_eq!(call.tools[0].name.inner(), b"\\udc00");
+    let many: Vec<String> = (0..10_000).map(|n| format!(r#"{{"type":"function","name":"f{n}"}}"#)).collect();
+    let call = parse(&serde_json::from_str(&format!(r#"{{"input":"x","tools":[{}]}}"#, many.join(","))).unwrap());
+    assert_eq!(call.tools.len(), 10_000);
+}

@@ -65,6 +65,8 @@ pub(super) struct Conversation {
     pub(super) tools: Vec<Tool>,
     pub(super) quotes: Vec<CallId>,
     pub(super) notes: Vec<String>,
+    /// The call of an output, if there is no such call in what is known.
+    pub(super) orphan: Option<Text>,
 }
 
 impl<'de, 'e> Input<'de, 'e> {
@@ -88,8 +90,8 @@ impl State {
     /// The conversation, with the request's instructions before it.
     pub(super) fn conversation(self, instructions: Option<Text>) -> Conversation {
         let Self { turns, tools, quotes, mut notes } = self;
-        let messages = turns.messages(instructions, &mut notes);
-        Conversation { messages, tools, quotes, notes }
+        let (messages, orphan) = turns.messages(instructions, &mut notes);
+        Conversation { messages, tools, quotes, notes, orphan }
     }
 
     fn note(&mut self, note: String) {
@@ -136,6 +138,9 @@ impl<'de> Items<'de, { ITEM.len() }> for Input<'de, '_> {
                 }
                 // What was never ours to tell, and what is new: the conversation goes on without it.
                 if !hosted::read(kind, body, at, &item, &mut state.turns)? {
+                    if let Some(call) = item.text(at, "call_id")? {
+                        state.turns.untold(&call);
+                    }
                     state.note(format!("passed over an input item of type {kind}"));
                 }
             }

@@ -97,9 +97,13 @@ pub(super) fn parse(body: &Bytes, earlier: Option<Earlier<'_>>) -> Result<Vec<Ca
     let mut offered = Vec::new();
     tools::read(at, &fields, "tools", &mut offered, &mut notes)?;
     let conversation = input.state().conversation(instructions);
-    let is_whole = previous.is_none() && conversation.quotes.is_empty();
+    let is_whole = earlier.is_some() || previous.is_none() && conversation.quotes.is_empty();
     if conversation.messages.is_empty() && is_whole {
         return Err(At::Field(at, "input").invalid("must not be empty"));
+    }
+    if let (Some(call), true) = (conversation.orphan, is_whole) {
+        let message = format!("No tool call found for function call output with call_id {}.", call.decode());
+        return Err(Failure::invalid("input", message));
     }
     notes.extend(conversation.notes);
     tools::add(&mut offered, conversation.tools);
