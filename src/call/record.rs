@@ -119,6 +119,13 @@ pub enum VersionSource {
     Polled,
 }
 
+/// A call as read back from the store, with what its client sent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kept {
+    pub record: CallRecord,
+    pub request: Bytes,
+}
+
 /// A call as read back from the store, without its raw bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallRecord {

@@ -1,6 +1,7 @@
 //! The HTTP server: routes, who may call them, and errors in the form of whom they answer.
 
 pub mod api;
+mod archive;
 mod auth;
 mod body;
 mod compress;

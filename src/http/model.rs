@@ -18,10 +18,11 @@ use crate::telemetry::now_ms;
 use crate::wire::{self, Target, Wire};
 
 use super::auth::bearer;
-use super::body;
 use super::compress::{self, Coding};
 use super::family::{not_taken, refuse};
+use super::models::asker;
 use super::serve::Http;
+use super::{archive, body};
 
 pub(super) const CALL_HEADER: HeaderName = HeaderName::from_static("x-gleaner-call");
 const ROLLOUT_HEADER: &str = "x-gleaner-rollout";
@@ -43,6 +44,9 @@ pub(super) fn routes() -> Router<Http> {
     let mut router = Router::new();
     for wire in wire::ALL {
         for rollout in ["", "/rollouts/{key}"] {
+            for base in wire.bases() {
+                router = archive::add(router, *wire, &format!("{rollout}{base}"));
+            }
             for (base, path) in wire.bases().iter().flat_map(|base| wire.paths().iter().map(move |path| (base, path))) {
                 let base = format!("{rollout}{base}");
                 router = router.route(&format!("{base}{path}"), call_route(*wire, base.matches('/').count()));
@@ -85,7 +89,7 @@ fn call_route(wire: &'static dyn Wire, base: usize) -> axum::routing::MethodRout
 }
 
 /// Where a request was posted, below the base URL, without a key that the query may have.
-fn target(uri: &Uri, base: usize) -> String {
+pub(super) fn target(uri: &Uri, base: usize) -> String {
     let path = uri.path();
     let start = path.match_indices('/').nth(base).map_or(path.len(), |(at, _)| at);
     let fields = uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("key="));
@@ -94,10 +98,15 @@ fn target(uri: &Uri, base: usize) -> String {
     if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
 }
 
+/// Answers with a body of JSON.
+pub(super) fn whole(body: Vec<u8>) -> Response {
+    ([(header::CONTENT_TYPE, JSON)], body).into_response()
+}
+
 /// Answers a request that asked how many tokens its prompt has.
 fn counted(wire: &dyn Wire, counted: Result<u64, Failure>) -> Response {
     match counted {
-        Ok(tokens) => ([(header::CONTENT_TYPE, JSON)], wire.count(tokens)).into_response(),
+        Ok(tokens) => whole(wire.count(tokens)),
         Err(failure) => refuse(wire, &failure),
     }
 }
@@ -110,6 +119,19 @@ async fn placed(http: &Http, parts: &Parts, path: Option<&str>, socket: Option<E
     let conversation = || conversation_of(|name| text(parts, name), now_ms());
     let conversation: Option<&(dyn Fn() -> String + Sync)> = if http.open { Some(&conversation) } else { None };
     place(&http.app, Identity { conversation, ..identity(http, parts, path, socket)? }).await
+}
+
+/// Whose replies a caller asks for: as [`asker`], or of the conversation that its calls would belong to.
+pub(super) async fn reader(
+    http: &Http,
+    parts: &Parts,
+    path: Option<&str>,
+    socket: Option<Extension<Socket>>,
+) -> Result<Option<Arc<Live>>, Failure> {
+    match asker(http, parts, path, socket).await? {
+        None => http.app.rollouts.of_conversation(&conversation_of(|name| text(parts, name), now_ms())).await,
+        rollout => Ok(rollout),
+    }
 }
 
 /// Reads what a request says of where it belongs.

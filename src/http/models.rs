@@ -78,7 +78,7 @@ struct ModelPath {
 }
 
 /// Whose models a caller asks for; who names no rollout opens none by asking.
-async fn asker(
+pub(super) async fn asker(
     http: &Http,
     parts: &Parts,
     path: Option<&str>,
