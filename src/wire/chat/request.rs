@@ -88,7 +88,7 @@ pub(super) fn parse(body: &Bytes) -> Result<Vec<Call>, Failure> {
         Some(most) => Some(most),
         None => fields.read(at, "max_tokens", COUNT)?,
     };
-    Ok(vec![Call {
+    let call = Call {
         model: fields.string(at, "model")?.unwrap_or_default().into_owned(),
         stream: fields.read(at, "stream", BOOLEAN)?.unwrap_or(false),
         messages,
@@ -118,14 +118,12 @@ pub(super) fn parse(body: &Bytes) -> Result<Vec<Call>, Failure> {
         },
         rest: fields.rest(at)?,
         ..Call::new("chat")
-    }])
+    };
+    call.times(fields.read(at, "n", COUNT)?.unwrap_or(1), "n")
 }
 
 /// What is not served.
 fn refuse(at: &At<'_>, fields: &Fields<'_, { REQUEST.len() }>) -> Result<(), Failure> {
-    if fields.read::<u64>(at, "n", COUNT)?.is_some_and(|n| n != 1) {
-        return Err(At::Field(at, "n").invalid("must be 1: one reply a call is served; send the call again for another"));
-    }
     if fields.value("audio").is_some() {
         return Err(At::Field(at, "audio").invalid("is not served: replies are text"));
     }
