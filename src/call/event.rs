@@ -12,6 +12,8 @@ use super::tokens::Tokens;
 pub enum Event {
     /// The ids of the prompt, once, from the server that read it.
     Prompt(Vec<u32>),
+    /// The prompt's text, once and before the reply's, for a client that wants to see it there.
+    PromptText(Text),
     /// Sampled tokens, in the order of sampling.
     Tokens(Tokens),
     /// A piece of the answer's text.

@@ -4,8 +4,10 @@
 //! Adding one is one module, its `mod` line and its row in [`ALL`].
 
 mod chat;
+mod completions;
 mod fields;
 mod openai_error;
+mod openai_request;
 mod responses;
 pub mod sse;
 
@@ -15,7 +17,7 @@ use crate::call::{Call, Event, Failure, Reply, Usage};
 use crate::ids::CallId;
 
 /// Every wire that is served.
-pub static ALL: &[&dyn Wire] = &[&chat::Chat, &responses::Responses];
+pub static ALL: &[&dyn Wire] = &[&chat::Chat, &completions::Completions, &responses::Responses];
 
 /// One API that clients speak.
 pub trait Wire: Send + Sync {

@@ -5,8 +5,9 @@ use std::collections::HashSet;
 use bytes::Bytes;
 
 use super::message::{self, MESSAGE};
-use crate::call::{Call, Failure, Message, Raw, Sampling, Text, Tool, ToolChoice, ToolKind, Wants};
-use crate::wire::fields::{self, At, Fields, Items};
+use crate::call::{Call, Failure, Message, Text, Tool, ToolChoice, ToolKind, Wants};
+use crate::wire::fields::{self, At, BOOLEAN, COUNT, Fields, Items};
+use crate::wire::openai_request;
 
 const REQUEST: [&str; 26] = [
     "model",
@@ -42,10 +43,6 @@ const FORMAT: [&str; 2] = ["type", "grammar"];
 const GRAMMAR: [&str; 2] = ["syntax", "definition"];
 const CHOICE: [&str; 4] = ["type", "function", "custom", "allowed_tools"];
 const ALLOWED: [&str; 2] = ["mode", "tools"];
-const NUMBER: &str = "a number";
-const BOOLEAN: &str = "a boolean";
-const COUNT: &str = "a whole number of 0 or more";
-const INTEGER: &str = "a whole number";
 
 struct Messages<'de> {
     body: &'de Bytes,
@@ -80,10 +77,6 @@ pub(super) fn parse(body: &Bytes) -> Result<Vec<Call>, Failure> {
         Ok(())
     })?;
     let tool_choice = read_choice(at, &fields, &mut tools)?;
-    let usage = match fields.object(at, "stream_options", &["include_usage"])? {
-        Some(options) => options.read(&At::Field(at, "stream_options"), "include_usage", BOOLEAN)?,
-        None => None,
-    };
     let max_tokens = match fields.read(at, "max_completion_tokens", COUNT)? {
         Some(most) => Some(most),
         None => fields.read(at, "max_tokens", COUNT)?,
@@ -95,22 +88,12 @@ pub(super) fn parse(body: &Bytes) -> Result<Vec<Call>, Failure> {
         tools,
         tool_choice,
         parallel_tool_calls: fields.read(at, "parallel_tool_calls", BOOLEAN)?,
-        sampling: Sampling {
-            temperature: fields.read(at, "temperature", NUMBER)?,
-            top_p: fields.read(at, "top_p", NUMBER)?,
-            top_k: fields.read(at, "top_k", INTEGER)?,
-            min_p: fields.read(at, "min_p", NUMBER)?,
-            presence_penalty: fields.read(at, "presence_penalty", NUMBER)?,
-            frequency_penalty: fields.read(at, "frequency_penalty", NUMBER)?,
-            repetition_penalty: fields.read(at, "repetition_penalty", NUMBER)?,
-            seed: fields.read(at, "seed", INTEGER)?,
-            stop: read_stop(at, &fields)?,
-        },
+        sampling: openai_request::sampling(at, &fields)?,
         max_tokens,
         reasoning_effort: fields.text(at, "reasoning_effort")?,
-        response_format: read_format(at, &fields)?,
+        response_format: openai_request::format(at, &fields)?,
         wants: Wants {
-            usage: usage.unwrap_or(false),
+            usage: openai_request::usage(at, &fields)?,
             logprobs: fields.read(at, "logprobs", BOOLEAN)?.unwrap_or(false),
             top_logprobs: fields.read(at, "top_logprobs", COUNT)?,
             token_ids: fields.read(at, "return_token_ids", BOOLEAN)?.unwrap_or(false),
@@ -132,24 +115,6 @@ fn refuse(at: &At<'_>, fields: &Fields<'_, { REQUEST.len() }>) -> Result<(), Fai
         return Err(At::Field(at, "modalities").invalid("must be [\"text\"]: replies are text"));
     }
     Ok(())
-}
-
-fn read_stop(at: &At<'_>, fields: &Fields<'_, { REQUEST.len() }>) -> Result<Option<Raw>, Failure> {
-    let Some(value) = fields.value("stop") else { return Ok(None) };
-    let is_text = value.get().starts_with('"') || serde_json::from_str::<Vec<String>>(value.get()).is_ok();
-    if !is_text {
-        return Err(fields::wrong(&At::Field(at, "stop"), "a string or a list of strings", value));
-    }
-    fields.keep(at, "stop")
-}
-
-/// The format asked for, unless it is plain text, which is no constraint.
-fn read_format(at: &At<'_>, fields: &Fields<'_, { REQUEST.len() }>) -> Result<Option<Raw>, Failure> {
-    let Some(format) = fields.object(at, "response_format", &["type"])? else { return Ok(None) };
-    match format.string(&At::Field(at, "response_format"), "type")?.as_deref() {
-        Some("text") => Ok(None),
-        _ => fields.keep(at, "response_format"),
-    }
 }
 
 fn read_tool(at: &At<'_>, tool: &Fields<'_, { TOOL.len() }>) -> Result<Tool, Failure> {

@@ -1,10 +1,10 @@
 //! A reply, written as chunks.
 
-use std::borrow::Cow;
 use std::io::Write;
 
 use super::reply;
-use crate::call::{Event, Extra, Failure, Raw, Reply, ToolKind, ToolStart, Usage, Wants, quote};
+use crate::call::{Event, Extra, Failure, Reply, ToolKind, ToolStart, Usage, Wants, quote};
+use crate::wire::sse::one_line;
 use crate::wire::{Encoder, ReplyHead, openai_error};
 
 /// Writes one reply.
@@ -90,23 +90,13 @@ impl ChatEncoder {
 
     fn extra(&mut self, extra: &Extra, out: &mut Vec<u8>) {
         match extra {
-            Extra::Delta { name, value } => self.delta(out, &[name.literal(), b":", &one_line(value)]),
+            Extra::Delta { name, value } => self.delta(out, &[name.literal(), b":", &one_line(value.as_bytes())]),
             Extra::Choice { name, value } if reply::is_wanted(self.wants, name) => {
-                self.choice(out, &[], &[b",", name.literal(), b":", &one_line(value)]);
+                self.choice(out, &[], &[b",", name.literal(), b":", &one_line(value.as_bytes())]);
             }
             Extra::Choice { .. } => {}
         }
     }
-}
-
-/// A server may lay its JSON out over lines, which would end an event; in JSON's strings there are none.
-fn one_line(value: &Raw) -> Cow<'_, [u8]> {
-    let json = value.as_bytes();
-    if memchr::memchr2(b'\n', b'\r', json).is_none() {
-        return Cow::Borrowed(json);
-    }
-    let space = |byte: &u8| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte };
-    Cow::Owned(json.iter().map(space).collect())
 }
 
 impl Encoder for ChatEncoder {
