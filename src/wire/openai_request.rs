@@ -36,8 +36,18 @@ pub(super) fn format<const N: usize>(at: &At<'_>, fields: &Fields<'_, N>) -> Res
     }
 }
 
-/// Whether a stream is to end with its usage.
-pub(super) fn usage<const N: usize>(at: &At<'_>, fields: &Fields<'_, N>) -> Result<bool, Failure> {
+/// Whether a stream is to end with its usage. What else is asked of its form is dropped, since it is written here.
+pub(super) fn stream_options<const N: usize>(
+    at: &At<'_>,
+    fields: &Fields<'_, N>,
+    notes: &mut Vec<String>,
+) -> Result<bool, Failure> {
     let Some(options) = fields.object(at, "stream_options", &["include_usage"])? else { return Ok(false) };
-    Ok(options.read(&At::Field(at, "stream_options"), "include_usage", BOOLEAN)?.unwrap_or(false))
+    let at = &At::Field(at, "stream_options");
+    for (name, value) in options.rest(at)? {
+        if !matches!(value.as_str(), "null" | "false") {
+            notes.push(format!("{at}.{} was dropped: the stream's form is Gleaner's own", name.decode()));
+        }
+    }
+    Ok(options.read(at, "include_usage", BOOLEAN)?.unwrap_or(false))
 }

@@ -1,9 +1,12 @@
 //! Chat completions.
 
+mod calls;
+mod history;
 mod message;
 mod reply;
 mod request;
 mod stream;
+mod tools;
 
 use bytes::Bytes;
 

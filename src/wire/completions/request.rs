@@ -57,6 +57,7 @@ pub(super) fn parse(body: &Bytes) -> Result<Vec<Call>, Failure> {
         return Err(prompt_at.invalid(what));
     }
     let logprobs = fields.read(at, "logprobs", COUNT)?;
+    let usage = openai_request::stream_options(at, &fields, &mut notes)?;
     let call = Call {
         model: fields.string(at, "model")?.unwrap_or_default().into_owned(),
         stream: fields.read(at, "stream", BOOLEAN)?.unwrap_or(false),
@@ -64,7 +65,7 @@ pub(super) fn parse(body: &Bytes) -> Result<Vec<Call>, Failure> {
         max_tokens: fields.read(at, "max_tokens", COUNT)?,
         response_format: openai_request::format(at, &fields)?,
         wants: Wants {
-            usage: openai_request::usage(at, &fields)?,
+            usage,
             logprobs: logprobs.is_some(),
             top_logprobs: logprobs,
             token_ids: fields.read(at, "return_token_ids", BOOLEAN)?.unwrap_or(false),
