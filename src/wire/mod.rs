@@ -96,7 +96,7 @@ pub struct ReplyHead {
 /// Writes one reply in a wire's form: as a stream ([`begin`](Encoder::begin), [`event`](Encoder::event)s, then
 /// [`finish`](Encoder::finish) and [`close`](Encoder::close), or [`fail`](Encoder::fail)) or as a whole body
 /// ([`whole`](Encoder::whole)). Where one request asked for several replies, each has an encoder of its own for its events and its
-/// `finish`, and one of them writes `close` or `whole` for all.
+/// `finish`; all of them begin, in order, before the first event, and the first of them writes `close` or `whole` for all.
 ///
 /// Only `finish`, `close` and `whole` write what makes a client take the reply as given; they are sent after the record is committed.
 pub trait Encoder: Send {

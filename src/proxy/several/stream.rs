@@ -63,7 +63,9 @@ impl Replies {
                 () = pings.next() => Some(None),
             };
             if step.is_some() && !std::mem::replace(&mut begun, true) {
-                self.encoders[0].begin(&mut out);
+                for encoder in &mut self.encoders {
+                    encoder.begin(&mut out);
+                }
             }
             match step {
                 Some(Some((place, Step::Events(events)))) => {

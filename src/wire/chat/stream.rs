@@ -4,13 +4,15 @@ use std::io::Write;
 
 use super::calls::{Calls, Piece};
 use super::reply;
-use crate::call::{Event, Extra, Failure, Reply, ToolKind, ToolStart, Usage, Wants, quote};
+use crate::call::{Call, Event, Extra, Failure, Reply, ToolKind, ToolStart, Usage, Wants, quote};
 use crate::wire::sse::one_line;
 use crate::wire::{Encoder, ReplyHead, openai_error};
 
 /// Writes one reply.
 pub(super) struct ChatEncoder {
     wants: Wants,
+    /// There are others in its stream.
+    several: bool,
     /// `{"id":..,"object":` of the reply, up to the name of its kind.
     head: Vec<u8>,
     /// What every chunk begins with, up to the value of `choices`.
@@ -23,14 +25,22 @@ pub(super) struct ChatEncoder {
 }
 
 impl ChatEncoder {
-    pub(super) fn new(wants: Wants, head: &ReplyHead) -> Self {
+    pub(super) fn new(call: &Call, head: &ReplyHead) -> Self {
         let mut start = Vec::with_capacity(160);
         let _ = write!(start, "{{\"id\":\"chatcmpl-{}\",\"created\":{},\"model\":", head.call_id.0.simple(), head.created);
         quote(&mut start, &head.model);
         start.extend_from_slice(b",\"object\":\"");
         let chunk = [b"data: ", start.as_slice(), b"chat.completion.chunk\",\"choices\":"].concat();
         let delta = [chunk.as_slice(), format!("[{{\"index\":{},\"delta\":{{", head.choice).as_bytes()].concat();
-        Self { wants, head: start, chunk, delta, role_written: false, calls: Calls::default() }
+        Self {
+            wants: call.wants,
+            several: call.replies > 1,
+            head: start,
+            chunk,
+            delta,
+            role_written: false,
+            calls: Calls::default(),
+        }
     }
 
     /// Writes a chunk around the fields of its delta.
@@ -117,7 +127,12 @@ impl ChatEncoder {
 }
 
 impl Encoder for ChatEncoder {
-    fn begin(&mut self, _out: &mut Vec<u8>) {}
+    fn begin(&mut self, out: &mut Vec<u8>) {
+        if self.several {
+            // The official SDK adds replies in the order in which it sees them first, whatever their index.
+            self.delta(out, &[b"\"content\":\"\""]);
+        }
+    }
 
     fn event(&mut self, event: &Event, out: &mut Vec<u8>) {
         match event {
