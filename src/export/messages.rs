@@ -77,6 +77,10 @@ fn reason(turn: &Turn, gone_on: bool, chosen: bool) -> Option<LeftOut> {
             _ => true,
         })
     });
+    if said && turn.messages.is_empty() && record.wire == "completions" {
+        let detail = Some("a text completion is no conversation".to_owned());
+        return Some(LeftOut { call_id: record.id, reason: Reason::Filtered, detail });
+    }
     match (said && !turn.messages.is_empty(), chosen) {
         (false, _) => left_out(Reason::NoOutput),
         (true, false) => left_out(Reason::Filtered),

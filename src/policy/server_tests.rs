@@ -253,12 +253,17 @@ async fn a_server_that_comes_up_late_is_waited_for() {
     assert_eq!(outcome.reply.tokens, crate::call::Tokens::default());
 }
 
+fn sent() -> Prepared {
+    let (body, call) = (bytes::Bytes::from_static(b"{}"), Arc::new(call()));
+    Prepared { body, stream: true, sampling_used: Sampling::default(), max_tokens_used: None, notes: Vec::new(), call }
+}
+
 #[tokio::test]
 async fn a_silent_server_is_timed_out() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let http = super::http::Http::new("p", &PolicyConfig { url, ..PolicyConfig::default() }, None).unwrap();
-    let attempt = super::attempt::attempt(&http, bytes::Bytes::from_static(b"{}"), true, Duration::from_millis(50)).await;
+    let attempt = super::attempt::attempt(&http, &sent(), Duration::from_millis(50)).await;
     let Err(super::attempt::Trouble::Final(no_answer)) = attempt else { panic!("a silent server gave an answer") };
     assert_eq!(no_answer.failure.kind, FailureKind::TimedOut);
 }
@@ -282,7 +287,7 @@ async fn dropping_a_reply_hangs_up_on_the_server() {
         stream.read(&mut buffer).await
     };
     let client = async {
-        let attempt = super::attempt::attempt(&http, bytes::Bytes::from_static(b"{}"), true, Duration::from_mins(1)).await;
+        let attempt = super::attempt::attempt(&http, &sent(), Duration::from_mins(1)).await;
         drop(attempt.ok().unwrap());
     };
     let (read, ()) = tokio::time::timeout(Duration::from_secs(10), async { tokio::join!(server, client) }).await.unwrap();
