@@ -58,7 +58,10 @@ pub(super) fn write(call: &Call, names: &Names, reasoning: ReasoningField, outer
 /// Writes what a server's template endpoint is asked: all that the prompt depends on, and nothing of the reply's form.
 pub(super) fn write_template(call: &Call, names: &Names, reasoning: ReasoningField) -> Vec<u8> {
     let mut out = Vec::with_capacity(1024 + size(call));
-    out.extend_from_slice(b"{\"add_generation_prompt\":true");
+    // A client that has begun the reply itself says so.
+    let own = call.rest.iter().find(|(name, _)| name.inner() == b"add_generation_prompt");
+    out.extend_from_slice(b"{\"add_generation_prompt\":");
+    out.extend_from_slice(own.map_or(b"true", |(_, value)| value.as_bytes()));
     write_conversation(&mut out, call, names, reasoning);
     let own = |name: &str| OWN.contains(&name) || name == "logprobs" || name == "top_logprobs" || name == "add_generation_prompt";
     write_rest(&mut out, call, &own);
@@ -226,6 +229,19 @@ mod tests {
 
     fn text(plain: &str) -> Text {
         Text::new(plain)
+    }
+
+    #[test]
+    fn a_template_is_asked_to_go_on_where_the_client_has_begun_the_reply() {
+        let mut call = call();
+        call.messages = vec![Message::text(Role::Assistant, text("1, "))];
+        let field = ReasoningField { name: "reasoning", always: true };
+        let write = |call: &Call| String::from_utf8(write_template(call, &Names::of(call), field)).unwrap();
+        let messages = r#""messages":[{"role":"assistant","content":"1, "}]"#;
+        assert_eq!(write(&call), format!("{{\"add_generation_prompt\":true,{messages}}}"));
+        let raw = |value: bool| Raw::from_value(&value);
+        call.rest = vec![(text("add_generation_prompt"), raw(false)), (text("continue_final_message"), raw(true))];
+        assert_eq!(write(&call), format!("{{\"add_generation_prompt\":false,{messages},\"continue_final_message\":true}}"));
     }
 
     #[test]
