@@ -102,6 +102,7 @@ async fn a_prompt_of_text_is_asked_of_the_servers_completions() {
             (&json!(seen.tokens.len()), &json!(seen.prompt_ids.len()))
         );
         let record = gleaner.record(&id).await;
+        assert_eq!((&record.0["prompt"], &record.0["messages"]), (&body["prompt"], &json!([])));
         assert_eq!(record.message(), &json!({"role": "assistant", "content": "a wörld of 👩‍🚀 \"words\""}));
         assert_exact(&gleaner, &made, &[seen]).await;
     }

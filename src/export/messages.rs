@@ -269,6 +269,15 @@ mod tests {
     }
 
     #[test]
+    fn a_text_completion_is_no_conversation_and_says_so() {
+        let mut completion = turn(&json!([]), &json!({"role": "assistant", "content": "and so on"}), &json!([]));
+        "completions".clone_into(&mut completion.record.wire);
+        let (text, rows) = written(vec![completion]);
+        let left: Vec<_> = rows.left_out.iter().map(|left| (left.reason, left.detail.as_deref())).collect();
+        assert_eq!((text.as_str(), left), ("", vec![(Reason::Filtered, Some("a text completion is no conversation"))]));
+    }
+
+    #[test]
     fn a_row_that_trains_nothing_is_found() {
         let row = |mask: u8| {
             json!({"messages": [{"role": "assistant", "content": "", "step_loss_mask": mask}], "tools": "[]"}).to_string()

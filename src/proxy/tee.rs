@@ -55,6 +55,7 @@ enum Stage {
 }
 
 /// What woke the reply.
+#[expect(clippy::large_enum_variant, reason = "it lives for one step")]
 enum Woken {
     Answer(Result<Box<dyn Answer>, NoAnswer>),
     Bytes(Result<Option<Bytes>, Failure>),

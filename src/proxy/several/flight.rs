@@ -12,6 +12,7 @@ use crate::proxy::recording::Recording;
 use crate::proxy::tee::{Sending, before_the_end, commit};
 
 /// What became of one call.
+#[expect(clippy::large_enum_variant, reason = "it lives for one step")]
 pub(super) enum Step {
     /// It has begun, or goes on.
     Events(Vec<Event>),

@@ -171,6 +171,8 @@ mod tests {
         ToolStart { id: name.into(), kind, namespace: None, name: name.into() }
     }
 
+    type Run<'a> = dyn FnMut(&mut dyn FnMut(Piece<'_>)) + 'a;
+
     /// What is written after each step: `+a` begins a call, `0:x` gives it arguments.
     fn written(steps: &[(u32, &str)]) -> Vec<String> {
         written_pieces(steps).iter().map(|pieces| pieces.join(" ")).collect()
@@ -179,7 +181,7 @@ mod tests {
     fn written_pieces(steps: &[(u32, &str)]) -> Vec<Vec<String>> {
         let mut calls = Calls::default();
         let mut all = Vec::new();
-        let mut said = |run: &mut dyn FnMut(&mut dyn FnMut(Piece<'_>))| {
+        let mut said = |run: &mut Run<'_>| {
             let mut now = Vec::new();
             run(&mut |piece| {
                 now.push(match piece {

@@ -35,9 +35,9 @@ struct Entry<'a> {
 /// The lists of a reply, as far as it has come.
 pub(super) struct Logprobs {
     tokens: Vec<u8>,
-    token_logprobs: Vec<u8>,
-    top_logprobs: Vec<u8>,
-    text_offset: Vec<u8>,
+    values: Vec<u8>,
+    top: Vec<u8>,
+    offsets: Vec<u8>,
     /// Characters of the text before the next token, where nobody gives them.
     offset: usize,
 }
@@ -46,7 +46,7 @@ impl Logprobs {
     /// Nothing yet of a text that begins at `offset`.
     pub(super) fn new(offset: usize) -> Self {
         let list = Vec::new;
-        Self { tokens: list(), token_logprobs: list(), top_logprobs: list(), text_offset: list(), offset }
+        Self { tokens: list(), values: list(), top: list(), offsets: list(), offset }
     }
 
     /// Takes those of one chunk; in a form that is new to us there are none.
@@ -72,14 +72,14 @@ impl Logprobs {
 
     fn token(&mut self, token: &RawValue, logprob: &RawValue, top: &[u8], offset: Option<&str>) {
         let more = !self.tokens.is_empty();
-        for list in [&mut self.tokens, &mut self.token_logprobs, &mut self.top_logprobs, &mut self.text_offset] {
+        for list in [&mut self.tokens, &mut self.values, &mut self.top, &mut self.offsets] {
             comma(list, more);
         }
         push(&mut self.tokens, token);
-        push(&mut self.token_logprobs, logprob);
-        self.top_logprobs.extend_from_slice(&one_line(top));
+        push(&mut self.values, logprob);
+        self.top.extend_from_slice(&one_line(top));
         let counted = self.offset.to_string();
-        self.text_offset.extend_from_slice(offset.unwrap_or(&counted).as_bytes());
+        self.offsets.extend_from_slice(offset.unwrap_or(&counted).as_bytes());
         let length = serde_json::from_str::<Text>(token.get()).map_or(0, |token| token.decode().chars().count());
         self.offset += length;
     }
@@ -91,10 +91,10 @@ impl Logprobs {
             return;
         }
         let lists: [(&str, &mut Vec<u8>); 4] = [
-            ("text_offset", &mut self.text_offset),
-            ("token_logprobs", &mut self.token_logprobs),
+            ("text_offset", &mut self.offsets),
+            ("token_logprobs", &mut self.values),
             ("tokens", &mut self.tokens),
-            ("top_logprobs", &mut self.top_logprobs),
+            ("top_logprobs", &mut self.top),
         ];
         for (place, (name, list)) in lists.into_iter().enumerate() {
             out.push(if place == 0 { b'{' } else { b',' });
