@@ -128,7 +128,7 @@ FINISH = {
                   "refusal": "completed", "filtered": "incomplete: content_filter"},
     "messages": {"stop": "end_turn", "tools": "tool_use", "length": "max_tokens", "stop_string": "stop_sequence",
                  "refusal": "refusal", "filtered": "refusal"},
-    "gemini": {"stop": "STOP", "tools": "STOP", "length": "MAX_TOKENS", "stop_string": "STOP", "refusal": "SAFETY",
+    "gemini": {"stop": "STOP", "tools": "STOP", "length": "MAX_TOKENS", "stop_string": "STOP", "refusal": "STOP",
                "filtered": "SAFETY"},
 }
 # What the record says, whatever the wire.
