@@ -75,6 +75,8 @@ def check_samples(cell, samples, calls, sampled):
     assert sample["loss_mask"] == [int(place in set(spans)) for place in range(len(sample["token_ids"]))]
     assert sample["token_ids"] == sampled[-1]["prompt_ids"] + sampled[-1]["ids"]
     assert sample["status"] == ("truncated" if case.finish == "length" else "complete")
+    # The same conversation as text.
+    assert said(sample["messages"][-1]) == scripted(cell.replies[-1], None if cell.runs_tools else case.text)
     check_images(case, sample)
 
 
@@ -86,7 +88,7 @@ def check_images(case, sample):
 def check_request(cell, call, request):
     """What was asked is in the record and went up."""
     case = cell.case
-    assert cell.mark in json.dumps(call["messages"])
+    assert cell.mark in json.dumps([call["messages"], call.get("prompt")])
     upstream = json.dumps(request)
     assert cell.mark in upstream
     assert [tool["function"]["name"] for tool in request.get("tools", [])] == [tool["name"] for tool in case.ask.get("tools", [])]
