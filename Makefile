@@ -1,5 +1,5 @@
 # What there is to do; `make` alone builds.
-.PHONY: build demo test test-all lint bench setup clean
+.PHONY: build demo test test-all lint bench fuzz setup clean
 
 build:
 	cargo build
@@ -19,11 +19,16 @@ test-all: test
 lint:
 	@scripts/setup build lint
 	cargo fmt --check
+	cargo fmt --check --manifest-path fuzz/Cargo.toml
 	cargo clippy --all-targets -- -D warnings
 
 # Against a mock policy server, direct and through Gleaner; prints a table and keeps JSON.
 bench:
 	cargo bench --bench proxy
+
+# Coverage-guided, of all that reads foreign bytes; each target for FUZZ_SECONDS (60).
+fuzz:
+	scripts/fuzz
 
 setup:
 	@scripts/setup-test

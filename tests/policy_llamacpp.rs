@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use gleaner::call::{
     Call, Capture, CaptureLevel, Content, FailureKind, Fold, LogprobKind, Message, Reply, Role, Sampling, Text, Tool, ToolKind,
-    Wants,
 };
 use gleaner::policy::{Captured, Policy, PolicyConfig, connect};
 
@@ -28,20 +27,12 @@ fn policy() -> Option<Arc<dyn Policy>> {
 
 fn call(prompt: &str, stream: bool) -> Call {
     Call {
-        wire: "chat",
         model: "any".to_owned(),
         stream,
         messages: vec![Message::text(Role::User, Text::new(prompt))],
-        tools: Vec::new(),
-        tool_choice: None,
-        parallel_tool_calls: None,
         sampling: Sampling { temperature: Some(1.0), seed: Some(11), ..Sampling::default() },
         max_tokens: Some(16),
-        reasoning_effort: None,
-        response_format: None,
-        wants: Wants::default(),
-        notes: Vec::new(),
-        rest: Vec::new(),
+        ..Call::new("chat")
     }
 }
 

@@ -7,7 +7,8 @@ use gleaner::call::{Call, Failure, FailureKind};
 use gleaner::wire;
 
 fn parse(wire: &str, body: impl Into<Vec<u8>>) -> Result<Call, Failure> {
-    wire::named(wire).unwrap().parse(&Bytes::from(body.into()))
+    let wire = wire::named(wire).unwrap();
+    wire.parse(gleaner::wire::Target::read(wire.paths()[0]), &Bytes::from(body.into())).map(|mut calls| calls.remove(0))
 }
 
 #[track_caller]

@@ -7,14 +7,16 @@ use std::fmt::Write;
 use std::path::Path;
 
 use bytes::Bytes;
-use gleaner::call::{Call, Event, Extra, Failure, FailureKind, FinishReason, Fold, Raw, Text, ToolKind, ToolStart, Usage};
+use gleaner::call::{Call, Event, Extra, Failure, FailureKind, FinishReason, Fold, Raw, Text, ToolKind, ToolStart, Usage, Wants};
 use gleaner::ids::CallId;
-use gleaner::wire::{self, ReplyHead, Wire};
+use gleaner::wire::{self, ReplyHead, Target, Wire};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
 struct Case {
     request: Box<serde_json::value::RawValue>,
+    /// Where it is posted, below the base URL; the wire's first path if nothing is said.
+    target: Option<String>,
     #[serde(default)]
     reply: Vec<Step>,
     /// Ends the stream in place of its finish.
@@ -53,6 +55,7 @@ enum Step {
         value: Raw,
     },
     Finish(FinishReason),
+    StopString(Text),
     Usage(Usage),
 }
 
@@ -72,18 +75,37 @@ impl From<Step> for Event {
             Step::Choice { name, value } => Self::Extra(Extra::Choice { name, value }),
             Step::Delta { name, value } => Self::Extra(Extra::Delta { name, value }),
             Step::Finish(reason) => Self::Finish(reason),
+            Step::StopString(stop) => Self::StopString(stop),
             Step::Usage(usage) => Self::Usage(usage),
         }
     }
 }
 
+/// What is wanted, so that a new thing to want changes no snapshot of others.
+fn show_wants(call: &Call) -> String {
+    let Wants { usage, logprobs, top_logprobs, token_ids, prompt, function_call, array } = call.wants;
+    let flags = [("usage", usage), ("logprobs", logprobs), ("token_ids", token_ids), ("prompt", prompt)];
+    let flags = flags.into_iter().chain([("function_call", function_call), ("array", array)]);
+    let wanted = flags.filter(|(_, wanted)| *wanted).map(|(name, _)| format!(" {name}"));
+    wanted.chain(top_logprobs.map(|count| format!(" top_logprobs={count}"))).collect()
+}
+
 fn show_call(call: &Call) -> String {
     let mut out = String::new();
+    if let Some(prompt) = &call.prompt {
+        let _ = writeln!(out, "prompt {prompt:?}");
+    }
+    if let Some(previous) = &call.previous {
+        let _ = writeln!(out, "previous {previous:?}");
+    }
     let Call { model, stream, messages, tools, tool_choice, parallel_tool_calls, sampling, max_tokens, .. } = call;
-    let _ = writeln!(out, "model {model:?} stream {stream} max_tokens {max_tokens:?} wants {:?}", call.wants);
+    let _ = writeln!(out, "model {model:?} stream {stream} max_tokens {max_tokens:?} wants{}", show_wants(call));
     let _ = writeln!(out, "tool_choice {tool_choice:?} parallel {parallel_tool_calls:?} effort {:?}", call.reasoning_effort);
     let _ = writeln!(out, "sampling {} format {:?}", serde_json::to_string(sampling).unwrap(), call.response_format);
     let _ = writeln!(out, "rest {:?}", call.rest);
+    if !call.echo.is_empty() {
+        let _ = writeln!(out, "echo {:?}", call.echo);
+    }
     for message in messages {
         let mut json = Vec::new();
         message.write_chat(&mut json, "reasoning", &|call| call.name.clone());
@@ -104,13 +126,20 @@ fn show_call(call: &Call) -> String {
 }
 
 fn run(wire: &dyn Wire, case: Case) -> String {
-    let call = match wire.parse(&Bytes::from(case.request.get().to_owned())) {
-        Ok(call) => call,
+    let target = case.target.as_deref().unwrap_or(wire.paths()[0]);
+    let calls = match wire.parse(Target::read(target), &Bytes::from(case.request.get().to_owned())) {
+        Ok(calls) => calls,
         Err(failure) => return format!("{} {}\n", failure.status, String::from_utf8(wire.failure(&failure)).unwrap()),
     };
-    let mut out = show_call(&call);
-    let head = || ReplyHead { call_id: CallId(uuid::Uuid::from_u128(0xabc)), created: 1_750_000_000, model: call.model.clone() };
-    let mut encoder = wire.encoder(&call, head());
+    let mut out: String = calls.iter().map(show_call).collect();
+    let call = &calls[0];
+    let head = || ReplyHead {
+        call_id: CallId(uuid::Uuid::from_u128(0xabc)),
+        choice: 0,
+        created: 1_750_000_000,
+        model: call.model.clone(),
+    };
+    let mut encoder = wire.encoder(call, head());
     let mut fold = Fold::default();
     let mut live = Vec::new();
     encoder.begin(&mut live);
@@ -128,9 +157,10 @@ fn run(wire: &dyn Wire, case: Case) -> String {
     }
     let reply = fold.reply();
     encoder.finish(&reply, &mut end);
+    encoder.close(reply.usage.as_ref(), &mut end);
     let _ = write!(out, "--- held back\n{}", String::from_utf8(end).unwrap());
     let mut whole = Vec::new();
-    wire.encoder(&call, head()).whole(&reply, &mut whole);
+    wire.encoder(call, head()).whole(&[reply], &mut whole);
     let _: serde_json::Value = serde_json::from_slice(&whole).unwrap();
     let _ = write!(out, "--- whole\n{}", String::from_utf8(whole).unwrap());
     out

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use gleaner::call::{Call, Event, FinishReason, Fold, Message, Reply, Role, Text, ToolKind, ToolStart, Usage};
 use gleaner::ids::CallId;
-use gleaner::wire::{self, ReplyHead, Wire};
+use gleaner::wire::{self, ReplyHead, Target, Wire};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -71,13 +71,13 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 fn request(wire: &dyn Wire, messages: &[Value]) -> Call {
     let list = if wire.name() == "chat" { "messages" } else { "input" };
     let body = json!({ "model": "m", "stream": true, "stream_options": { "include_usage": true }, list: messages });
-    wire.parse(&Bytes::from(body.to_string())).unwrap()
+    wire.parse(Target::read(wire.paths()[0]), &Bytes::from(body.to_string())).unwrap().remove(0)
 }
 
 /// The stream as it leaves live, what is held back until the record is committed, and the whole body.
 fn write(wire: &dyn Wire, events: &[Event]) -> (String, String, Value, Reply) {
     let call = request(wire, &[json!({ "role": "user", "content": "go" })]);
-    let head = || ReplyHead { call_id: CallId(uuid::Uuid::from_u128(7)), created: 1, model: "m".to_owned() };
+    let head = || ReplyHead { call_id: CallId(uuid::Uuid::from_u128(7)), choice: 0, created: 1, model: "m".to_owned() };
     let (mut live, mut late, mut whole) = (Vec::new(), Vec::new(), Vec::new());
     let mut encoder = wire.encoder(&call, head());
     let mut fold = Fold::default();
@@ -88,7 +88,8 @@ fn write(wire: &dyn Wire, events: &[Event]) -> (String, String, Value, Reply) {
     }
     let reply = fold.reply();
     encoder.finish(&reply, &mut late);
-    wire.encoder(&call, head()).whole(&reply, &mut whole);
+    encoder.close(reply.usage.as_ref(), &mut late);
+    wire.encoder(&call, head()).whole(std::slice::from_ref(&reply), &mut whole);
     (String::from_utf8(live).unwrap(), String::from_utf8(late).unwrap(), serde_json::from_slice(&whole).unwrap(), reply)
 }
 

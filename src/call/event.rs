@@ -28,6 +28,8 @@ pub enum Event {
     Extra(Extra),
     /// Why the reply ended; comes once, before the stream's end, not always as its last event.
     Finish(FinishReason),
+    /// The stop string that ended the reply, where the server tells.
+    StopString(Text),
     /// Token counts; the last one given stands.
     Usage(Usage),
     /// The server's own name for the weights that sampled the reply.
@@ -96,6 +98,19 @@ pub struct Usage {
     pub completion_tokens: u64,
     pub cached_tokens: u64,
     pub reasoning_tokens: u64,
+}
+
+impl Usage {
+    /// The usage of replies to one prompt that was given once: what it has of prompt is counted once. `None` if none was counted.
+    #[must_use]
+    pub fn of_all(replies: &[super::Reply]) -> Option<Self> {
+        let usages = replies.iter().filter_map(|reply| reply.usage);
+        usages.reduce(|sum, usage| Self {
+            completion_tokens: sum.completion_tokens.saturating_add(usage.completion_tokens),
+            reasoning_tokens: sum.reasoning_tokens.saturating_add(usage.reasoning_tokens),
+            ..sum
+        })
+    }
 }
 
 #[cfg(test)]

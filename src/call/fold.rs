@@ -14,6 +14,8 @@ pub struct Reply {
     /// In the order in which they began.
     pub tool_calls: Vec<ToolCall>,
     pub finish: Option<FinishReason>,
+    /// The stop string that ended it, where the server told.
+    pub stop_string: Option<Text>,
     pub usage: Option<Usage>,
     pub prompt_ids: Option<Vec<u32>>,
     pub tokens: Tokens,
@@ -86,6 +88,7 @@ impl Fold {
             Event::ToolArguments { index, fragment } => self.tool(*index).1.push(fragment),
             Event::Extra(extra) => self.reply.extras.push(extra.clone()),
             Event::Finish(reason) => self.reply.finish = Some(*reason),
+            Event::StopString(stop) => self.reply.stop_string = Some(stop.clone()),
             Event::Usage(usage) => self.reply.usage = Some(*usage),
             Event::Version(version) => self.reply.version = Some(version.clone()),
         }

@@ -19,5 +19,5 @@ pub use fold::{Fold, Reply};
 pub use json::{Raw, Rest, Text, quote};
 pub use message::{Content, Message, Part, Role, Tool, ToolCall, ToolKind, grouped_name};
 pub use record::{CallEnd, CallRecord, CallStart, CallStatus, RawKind, RawParts, VersionSource, WeightVersion};
-pub use request::{Call, Sampling, ToolChoice, Wants};
+pub use request::{Call, Prompt, Sampling, ToolChoice, Wants};
 pub use tokens::{Capture, CaptureLevel, LogprobKind, Tokens};

@@ -22,6 +22,10 @@ pub struct CallStart {
     /// Unix time in milliseconds.
     pub started_at: i64,
     pub wire: &'static str,
+    /// Where it was posted, below the base URL, its query included but for a key.
+    pub target: String,
+    /// Its place among the calls of one request, which may ask for several replies.
+    pub choice: u32,
     /// The policy's name in the config.
     pub policy: String,
     /// The model's name as the client gave it; empty if the request could not be read.
@@ -121,6 +125,8 @@ pub struct CallRecord {
     pub rollout_id: RolloutId,
     pub started_at: i64,
     pub wire: String,
+    pub target: String,
+    pub choice: u32,
     pub policy: String,
     pub model: String,
     pub stream: bool,

@@ -15,6 +15,10 @@ pub struct Call {
     /// The client wants its reply as a stream of events.
     pub stream: bool,
     pub messages: Vec<Message>,
+    /// A prompt that is no conversation, on wires that take one; then there are no messages.
+    pub prompt: Option<Prompt>,
+    /// The reply that the messages go on from, on wires where the server keeps them: its id as the wire gave it.
+    pub previous: Option<Text>,
     pub tools: Vec<Tool>,
     pub tool_choice: Option<ToolChoice>,
     pub parallel_tool_calls: Option<bool>,
@@ -28,8 +32,44 @@ pub struct Call {
     pub wants: Wants,
     /// Fields that nobody here acts on, passed on to policies that speak chat completions.
     pub rest: Rest,
+    /// Fields that the reply repeats, on wires whose replies do, as the client gave them.
+    pub echo: Rest,
     /// What the wire left out or changed when it read the request, for people.
     pub notes: Vec<String>,
+}
+
+impl Call {
+    /// A call of this wire that asks for nothing yet.
+    #[must_use]
+    pub fn new(wire: &'static str) -> Self {
+        Self {
+            wire,
+            model: String::new(),
+            stream: false,
+            messages: Vec::new(),
+            prompt: None,
+            previous: None,
+            tools: Vec::new(),
+            tool_choice: None,
+            parallel_tool_calls: None,
+            sampling: Sampling::default(),
+            max_tokens: None,
+            reasoning_effort: None,
+            response_format: None,
+            wants: Wants::default(),
+            rest: Vec::new(),
+            echo: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+}
+
+/// What a model goes on from where nobody speaks in turns.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Prompt {
+    Text(Text),
+    /// Token ids.
+    Ids(Vec<u32>),
 }
 
 /// Which tools the model may or must call.
@@ -55,6 +95,12 @@ pub struct Wants {
     pub top_logprobs: Option<u32>,
     /// vLLM's `return_token_ids`.
     pub token_ids: bool,
+    /// The prompt before the reply, as completions can.
+    pub prompt: bool,
+    /// Tool calls in chat completions' older form, `function_call`.
+    pub function_call: bool,
+    /// A stream as one JSON array, as Gemini gives it where server-sent events are not asked for.
+    pub array: bool,
 }
 
 /// How tokens are drawn. `None` is the server's own default.

@@ -6,9 +6,9 @@ use serde_json::{Map, Value};
 
 use super::ExportError;
 use crate::call::{Call, CallRecord, Message, Raw, RawKind, Tool, ToolCall, grouped_name};
-use crate::store::{Rollout, Store};
+use crate::store::{Rollout, Store, StoreError};
 use crate::trajectory::{Needs, REASONING, RolloutFacts, Turn, needs};
-use crate::wire;
+use crate::wire::{self, Target};
 
 /// What samples say of a rollout.
 pub(super) fn facts(rollout: &Rollout) -> RolloutFacts {
@@ -63,12 +63,20 @@ pub(super) async fn turns(
     Ok(turns)
 }
 
+/// What a recorded call asked for, read anew from its request; `None` if that can't be read.
+///
+/// # Errors
+/// If the store fails.
+pub async fn asked(store: &dyn Store, record: &CallRecord) -> Result<Option<Call>, StoreError> {
+    let Some(wire) = wire::named(&record.wire) else { return Ok(None) };
+    let Some(body) = store.raw(record.id, RawKind::Request).await? else { return Ok(None) };
+    let calls = wire.parse(Target::read(&record.target), &body).unwrap_or_default();
+    Ok(calls.into_iter().nth(record.choice as usize))
+}
+
 /// A request's messages and tools in chat completions' form; empty if it can't be read.
 async fn request(store: &dyn Store, record: &CallRecord) -> Result<(Vec<Raw>, Vec<Raw>), ExportError> {
-    let Some(wire) = wire::named(&record.wire) else { return Ok(<_>::default()) };
-    let Some(body) = store.raw(record.id, RawKind::Request).await? else { return Ok(<_>::default()) };
-    let Ok(call) = wire.parse(&body) else { return Ok(<_>::default()) };
-    Ok(text(&call))
+    Ok(asked(store, record).await?.as_ref().map(text).unwrap_or_default())
 }
 
 fn text(call: &Call) -> (Vec<Raw>, Vec<Raw>) {

@@ -166,6 +166,8 @@ mod tests {
                 rollout_id: RolloutId::generate(),
                 started_at: 0,
                 wire: "chat".to_owned(),
+                target: "/chat/completions".to_owned(),
+                choice: 0,
                 policy: "default".to_owned(),
                 model: "m".to_owned(),
                 stream: false,

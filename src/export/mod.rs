@@ -21,6 +21,7 @@ use crate::store::{Rollout, Store, StoreError};
 use crate::trajectory::{self, Broken, Built, LeftOut, RolloutFacts, Turn};
 
 pub use filter::{BadFilter, Filter, policy_seq, since};
+pub use load::asked;
 
 /// Every format that can be written.
 pub static ALL: &[&dyn Format] = &[&samples::Samples, &messages::Messages];

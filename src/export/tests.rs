@@ -99,6 +99,8 @@ impl Memory {
             rollout_id: rollout,
             started_at: 0,
             wire: "chat".to_owned(),
+            target: "/chat/completions".to_owned(),
+            choice: 0,
             policy: "default".to_owned(),
             model: "m".to_owned(),
             stream: false,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
@@ -14,9 +14,9 @@ use serde::Deserialize;
 
 use crate::call::{Failure, FailureKind};
 use crate::ids::{RolloutId, RolloutKey};
-use crate::proxy::{Answered, Identity, Live, conversation_of, handle, named, nameless, place};
+use crate::proxy::{Answered, Identity, Live, conversation_of, count, handle, named, nameless, place};
 use crate::telemetry::now_ms;
-use crate::wire::{self, Wire};
+use crate::wire::{self, Target, Wire};
 
 use super::auth::bearer;
 use super::body;
@@ -24,7 +24,6 @@ use super::serve::Http;
 
 const CALL_HEADER: HeaderName = HeaderName::from_static("x-gleaner-call");
 const ROLLOUT_HEADER: &str = "x-gleaner-rollout";
-const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
 
@@ -41,22 +40,32 @@ struct PathKey {
 /// The model endpoints, under every base URL that clients make of ours.
 pub(super) fn routes() -> Router<Http> {
     let mut router = Router::new();
-    for base in ["", "/v1", "/rollouts/{key}", "/rollouts/{key}/v1"] {
-        for wire in wire::ALL {
-            router = router.route(&format!("{base}{}", wire.path()), call_route(*wire));
+    for wire in wire::ALL {
+        for rollout in ["", "/rollouts/{key}"] {
+            for (base, path) in wire.bases().iter().flat_map(|base| wire.paths().iter().map(move |path| (base, path))) {
+                let base = format!("{rollout}{base}");
+                router = router.route(&format!("{base}{path}"), call_route(*wire, base.matches('/').count()));
+            }
         }
+    }
+    for base in ["", "/v1", "/rollouts/{key}", "/rollouts/{key}/v1"] {
         router = router.route(&format!("{base}/models"), get(models)).route(&format!("{base}/models/{{*model}}"), get(model));
     }
     router
 }
 
-fn call_route(wire: &'static dyn Wire) -> axum::routing::MethodRouter<Http> {
+/// Serves a wire's calls; `base` is the number of the path's segments before the wire's own.
+fn call_route(wire: &'static dyn Wire, base: usize) -> axum::routing::MethodRouter<Http> {
     let call = move |State(http): State<Http>, Path(path): Path<PathKey>, socket: Option<Extension<Socket>>, request: Request| async move {
         let (parts, body) = request.into_parts();
         match placed(&http, &parts, path.key.as_deref(), socket).await {
             Ok(rollout) => {
+                let target = target(&parts.uri, base);
                 let body = body::read(&parts.headers, body, http.body_limit).await;
-                respond(handle(&http.app, wire, rollout, body).await)
+                if wire.asks_count(Target::read(&target)) {
+                    return counted(wire, count(&http.app, wire, &rollout, &target, body).await);
+                }
+                respond(handle(&http.app, wire, rollout, &target, body).await)
             }
             Err(failure) => refuse(wire, &failure),
         }
@@ -70,6 +79,24 @@ fn call_route(wire: &'static dyn Wire) -> axum::routing::MethodRouter<Http> {
         refuse(wire, &failure)
     };
     post(call).fallback(other)
+}
+
+/// Where a request was posted, below the base URL, without a key that the query may have.
+fn target(uri: &Uri, base: usize) -> String {
+    let path = uri.path();
+    let start = path.match_indices('/').nth(base).map_or(path.len(), |(at, _)| at);
+    let fields = uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("key="));
+    let query = fields.collect::<Vec<_>>().join("&");
+    let path = &path[start..];
+    if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
+}
+
+/// Answers a request that asked how many tokens its prompt has.
+fn counted(wire: &dyn Wire, counted: Result<u64, Failure>) -> Response {
+    match counted {
+        Ok(tokens) => ([(header::CONTENT_TYPE, JSON)], wire.count(tokens)).into_response(),
+        Err(failure) => refuse(wire, &failure),
+    }
 }
 
 /// Finds a call's rollout, before its body is read.
@@ -121,17 +148,14 @@ fn text<'a>(parts: &'a Parts, name: &str) -> Option<&'a str> {
 }
 
 fn respond(answered: Answered) -> Response {
-    let stream = answered.stream;
     let mut response = Response::new(Body::from_stream(answered.body));
     *response.status_mut() = StatusCode::from_u16(answered.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
-    if stream {
-        headers.insert(header::CONTENT_TYPE, EVENT_STREAM);
-        headers.insert(header::CACHE_CONTROL, NO_CACHE);
-    } else {
-        headers.insert(header::CONTENT_TYPE, JSON);
-        headers.insert(header::CONTENT_LENGTH, answered.length.into());
-    }
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(answered.content_type));
+    match answered.length {
+        Some(length) => headers.insert(header::CONTENT_LENGTH, length.into()),
+        None => headers.insert(header::CACHE_CONTROL, NO_CACHE),
+    };
     if let Some(seconds) = answered.retry_after {
         headers.insert(header::RETRY_AFTER, seconds.into());
     }
@@ -199,4 +223,17 @@ struct ModelPath {
 async fn listed(http: &Http, parts: &Parts, path: Option<&str>, socket: Option<Extension<Socket>>) -> Result<Bytes, Failure> {
     let rollout = asker(http, parts, path, socket).await?;
     http.app.policies.choose(rollout.as_deref().and_then(Live::policy), "").models().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::target;
+
+    #[test]
+    fn a_target_begins_after_the_base_and_leaves_out_the_key() {
+        let read = |uri: &str, base| target(&uri.parse().unwrap(), base);
+        assert_eq!(read("/chat/completions", 0), "/chat/completions");
+        assert_eq!(read("/rollouts/glr_x/v1/messages?beta=true", 3), "/messages?beta=true");
+        assert_eq!(read("/v1beta/models/a/b:generateContent?key=glr_x&alt=sse", 1), "/models/a/b:generateContent?alt=sse");
+    }
 }

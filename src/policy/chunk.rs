@@ -233,6 +233,8 @@ pub(super) struct CompletionDetails {
 #[serde(default)]
 pub(super) struct Verbose {
     pub tokens: Vec<u32>,
+    /// The stop string that was hit; empty if none was.
+    pub stopping_word: String,
     pub generation_settings: GenerationSettings,
 }
 

@@ -146,6 +146,9 @@ impl Decoder {
         let verbose = chunk.verbose.map(|verbose| {
             let settings = verbose.generation_settings;
             self.grammar = settings.grammar.0.then_some(settings.grammar_lazy).or(self.grammar);
+            if !verbose.stopping_word.is_empty() {
+                out.push(Event::StopString(Text::new(&verbose.stopping_word)));
+            }
             verbose.tokens
         });
         let finish = match chunk.choice {
@@ -200,6 +203,11 @@ impl Decoder {
                 IdSource::TokenIds | IdSource::None => Raw::slice(body, raw),
             };
             out.push(Event::Extra(Extra::Choice { name: Text::new("logprobs"), value }));
+        }
+        // vLLM's is the stop string that was hit, or the id of a stop token.
+        let stopped = choice.unknown.iter().find(|(name, _)| *name == "stop_reason").map(|(_, value)| *value);
+        if let Some(stop) = said(stopped) {
+            out.push(Event::StopString(stop));
         }
         extras(body, delta.unknown, out, |name, value| Extra::Delta { name, value });
         extras(body, choice.unknown, out, |name, value| Extra::Choice { name, value });

@@ -71,6 +71,7 @@ fn vllm_events() -> Vec<Event> {
         Event::Tokens(Tokens { ids: vec![8, 9], logprobs: vec![-0.25, 0.0] }),
         Event::Extra(Extra::Delta { name: text("mood"), value: Raw::from_value(&serde_json::json!({"a": 1})) }),
         Event::Tokens(Tokens { ids: vec![2], logprobs: vec![-1e-05] }),
+        Event::StopString(text("a")),
         Event::Extra(Extra::Choice { name: text("stop_reason"), value: Raw::from_value(&"a") }),
         Event::Finish(FinishReason::Stop),
         Event::Usage(Usage { prompt_tokens: 3, completion_tokens: 4, cached_tokens: 2, reasoning_tokens: 0 }),

@@ -42,16 +42,21 @@ pub(super) async fn left_after(
     let prompt = match prompt {
         Some(prompt) => prompt,
         // It stopped counting where the limit began; vLLM counts whole prompts too.
-        None => match http.ask("/tokenize", Bytes::from(question())).await {
-            Ok((200, answer)) => match serde_json::from_slice::<Count>(&answer) {
-                Ok(count) => count.count,
-                Err(_) => return Some(None),
-            },
-            _ => return Some(None),
+        None => match count(http, question()).await {
+            Some(count) => count,
+            None => return Some(None),
         },
     };
     let left = window.saturating_sub(prompt);
     (left > 0 && left < limit).then_some(Some(left))
+}
+
+/// The length that vLLM's `/tokenize` counts; `None` if it does not count.
+pub(super) async fn count(http: &Http, question: Vec<u8>) -> Option<u64> {
+    match http.ask("/tokenize", Bytes::from(question)).await {
+        Ok((200, answer)) => serde_json::from_slice::<Count>(&answer).ok().map(|count| count.count),
+        _ => None,
+    }
 }
 
 /// Says what became of a limit.

@@ -67,6 +67,12 @@ pub trait Policy: Send + Sync {
     /// If the server can't be asked.
     async fn models(&self) -> Result<Bytes, Failure>;
 
+    /// How many tokens the prompt of a call has: the server's own count where it counts, else a guess from its length.
+    ///
+    /// # Errors
+    /// If the server can't be reached.
+    async fn count(&self, call: &Call) -> Result<u64, Failure>;
+
     /// Turns a call into the request that goes upstream: names mapped, sampling pinned, limits clamped.
     ///
     /// # Errors

@@ -156,6 +156,25 @@ impl Policy for Server {
         }
     }
 
+    async fn count(&self, call: &Call) -> Result<u64, Failure> {
+        let found = self.found_in_time().await?;
+        let (names, dialect) = (Names::of(call), self.dialect(&found));
+        let counted = match found.kind {
+            PolicyKind::Vllm => {
+                let model = found.model.as_deref().unwrap_or(&call.model);
+                limit::count(&self.http, body::write_tokenize(call, &names, dialect.reasoning(), model)).await
+            }
+            PolicyKind::Llamacpp => {
+                let template = body::write_template(call, &names, dialect.reasoning());
+                let known = Prompt::ask(self.http.clone(), template.into()).answer().await.map(|known| known.ids.clone());
+                known.and_then(Result::ok).map(|ids| ids.len() as u64)
+            }
+            PolicyKind::Openai | PolicyKind::Auto => None,
+        };
+        // Four bytes a token is what English text and code come to.
+        Ok(counted.unwrap_or_else(|| (body::write_template(call, &names, dialect.reasoning()).len() as u64).div_ceil(4)))
+    }
+
     async fn prepare(&self, call: &Call, pinned: &Sampling) -> Result<Prepared, Failure> {
         let found = self.found_in_time().await?;
         let names = Names::of(call);

@@ -7,24 +7,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
-use crate::call::{Call, Message, Role, Sampling, Text, Wants};
+use crate::call::{Call, Message, Role, Text};
 
 pub(super) fn call() -> Call {
     Call {
-        wire: "chat",
         model: "asked".to_owned(),
         stream: true,
         messages: vec![Message::text(Role::User, Text::new("hi"))],
-        tools: Vec::new(),
-        tool_choice: None,
-        parallel_tool_calls: None,
-        sampling: Sampling::default(),
-        max_tokens: None,
-        reasoning_effort: None,
-        response_format: None,
-        wants: Wants::default(),
-        notes: Vec::new(),
-        rest: Vec::new(),
+        ..Call::new("chat")
     }
 }
 

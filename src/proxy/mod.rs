@@ -23,7 +23,7 @@ use crate::policy::{Answer, NoAnswer, Policy};
 use crate::record::Recorder;
 use crate::store::Store;
 use crate::telemetry::now_ms;
-use crate::wire::{ReplyHead, Wire};
+use crate::wire::{ReplyHead, Target, Wire};
 
 pub use conversation::conversation_of;
 pub use place::{Identity, named, nameless, place};
@@ -31,7 +31,7 @@ pub use rollouts::{FinishError, Live, Rollouts};
 pub use routes::{Policies, Route};
 pub use tee::ReplyBody;
 
-use recording::{Recording, Sent};
+use recording::{Place, Recording, Sent};
 use tee::Tee;
 
 /// Everything a running Gleaner shares.
@@ -71,33 +71,43 @@ pub struct Answered {
     pub status: u16,
     /// Seconds, for the `retry-after` header.
     pub retry_after: Option<u64>,
-    /// Whether the body is a stream of server-sent events; otherwise it is JSON of a known length.
-    pub stream: bool,
-    /// The whole body's length, if it is not a stream.
-    pub length: usize,
+    /// The type of the body's content.
+    pub content_type: &'static str,
+    /// The body's length in bytes; `None` for a stream.
+    pub length: Option<usize>,
     /// The body, which also notes that it was delivered.
     pub body: ReplyBody,
 }
 
-/// Serves one call: `body` is what the client sent, or why it could not be read.
+/// The type of a whole body.
+const JSON: &str = "application/json";
+
+/// Serves one request: `target` is where it was posted and `body` what the client sent, or why it could not be read.
 #[tracing::instrument(level = "debug", name = "call", skip_all, fields(call.id, rollout.id = %rollout.id(), wire = wire.name()))]
-pub async fn handle(app: &Arc<App>, wire: &'static dyn Wire, rollout: Arc<Live>, body: Result<Bytes, Refused>) -> Answered {
+pub async fn handle(
+    app: &Arc<App>,
+    wire: &'static dyn Wire,
+    rollout: Arc<Live>,
+    target: &str,
+    body: Result<Bytes, Refused>,
+) -> Answered {
     let call_id = CallId::generate();
     Span::current().record("call.id", display(call_id));
     let (request, parsed) = match body {
         Ok(bytes) => {
-            let parsed = wire.parse(&bytes);
+            let parsed = wire.parse(Target::read(target), &bytes).and_then(one);
             (bytes, parsed)
         }
         Err(refused) => (refused.begun, Err(refused.failure)),
     };
     let policy = app.policies.choose(rollout.policy(), parsed.as_ref().map_or("", |call| &call.model));
-    let recording = Recording::begin(app, wire, rollout, &policy, call_id, request, parsed.as_ref().ok()).await;
+    let place = Place { wire, target, choice: 0 };
+    let recording = Recording::begin(app, place, rollout, &policy, call_id, request, parsed.as_ref().ok()).await;
     let call = match parsed {
         Ok(call) => Arc::new(call),
         Err(failure) => return refuse(wire, recording, failure).await,
     };
-    let head = ReplyHead { call_id, created: now_ms() / 1000, model: call.model.clone() };
+    let head = ReplyHead { call_id, choice: 0, created: now_ms() / 1000, model: call.model.clone() };
     let encoder = wire.encoder(&call, head);
     let sending = Box::pin(send(policy, Arc::clone(&call), Arc::clone(recording.rollout()), recording.prepared()));
     let tee = Box::new(Tee::new(recording, encoder, sending, Duration::from_secs(app.settings.ping_s)));
@@ -114,11 +124,32 @@ pub async fn handle(app: &Arc<App>, wire: &'static dyn Wire, rollout: Arc<Live>,
     }
 }
 
+/// The one call of a request.
+fn one(calls: Vec<Call>) -> Result<Call, Failure> {
+    let only: Result<[Call; 1], _> = calls.try_into();
+    only.map(|[call]| call).map_err(|_| Failure::invalid("n", "a request for several replies is not served yet"))
+}
+
 /// Asks the policy, noting in `sent` what goes upstream before it does.
 async fn send(policy: Arc<dyn Policy>, call: Arc<Call>, rollout: Arc<Live>, sent: Sent) -> Result<Box<dyn Answer>, NoAnswer> {
     let prepared = policy.prepare(&call, rollout.sampling()).await;
     let prepared = prepared.map_err(|failure| NoAnswer { failure, response: Bytes::new() })?;
     policy.send(sent.get_or_init(|| prepared)).await
+}
+
+/// Counts the tokens of a request's prompt, which is no call and leaves no record.
+///
+/// # Errors
+/// If the body is not a request of this wire, or the policy can't be asked.
+pub async fn count(
+    app: &App,
+    wire: &'static dyn Wire,
+    rollout: &Live,
+    target: &str,
+    body: Result<Bytes, Refused>,
+) -> Result<u64, Failure> {
+    let call = wire.parse(Target::read(target), &body.map_err(|refused| refused.failure)?).and_then(one)?;
+    app.policies.choose(rollout.policy(), &call.model).count(&call).await
 }
 
 /// A request whose body could not be read.
@@ -139,8 +170,8 @@ async fn refuse(wire: &dyn Wire, mut recording: Box<Recording>, failure: Failure
         call_id,
         status: failure.status,
         retry_after: failure.retry_after,
-        stream: false,
-        length: body.len(),
+        content_type: JSON,
+        length: Some(body.len()),
         body: ReplyBody::whole(body.into(), None),
     }
 }

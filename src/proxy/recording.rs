@@ -16,6 +16,16 @@ use super::{App, Live, unrecorded};
 /// What goes upstream, known as soon as it is ready.
 pub(super) type Sent = Arc<OnceLock<Prepared>>;
 
+/// What a call was asked for by.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub wire: &'static dyn Wire,
+    /// Where the request was posted, below the base URL.
+    pub target: &'a str,
+    /// The call's place among those of its request.
+    pub choice: u32,
+}
+
 /// What is known of a call so far. Dropping it before its end was recorded means that the client hung up.
 pub(super) struct Recording {
     app: Arc<App>,
@@ -38,7 +48,7 @@ impl Recording {
     /// Makes the call known to the store; waits for a place in the recorder's queue, not for the commit.
     pub async fn begin(
         app: &Arc<App>,
-        wire: &'static dyn Wire,
+        place: Place<'_>,
         rollout: Arc<Live>,
         policy: &Arc<dyn Policy>,
         id: CallId,
@@ -50,7 +60,9 @@ impl Recording {
             rollout_id: rollout.id(),
             process_id: app.process_id,
             started_at: now_ms(),
-            wire: wire.name(),
+            wire: place.wire.name(),
+            target: place.target.to_owned(),
+            choice: place.choice,
             policy: policy.name().to_owned(),
             model: call.map(|call| call.model.clone()).unwrap_or_default(),
             stream: call.is_some_and(|call| call.stream),

@@ -22,7 +22,7 @@ use crate::record::Recorder;
 use crate::wire::Encoder;
 
 use super::recording::Recording;
-use super::{Answered, App, Live};
+use super::{Answered, App, JSON, Live};
 
 type Sending = BoxFuture<'static, Result<Box<dyn Answer>, NoAnswer>>;
 type Committing = BoxFuture<'static, Result<Reply, Failure>>;
@@ -101,6 +101,7 @@ impl Tee {
     pub fn into_stream(self: Box<Self>) -> Answered {
         let call_id = self.call_id;
         let (app, rollout) = (Arc::clone(&self.app), self.rollout());
+        let content_type = self.encoder.content_type();
         let tee = Arc::new(Mutex::new(self));
         let over = CancellationToken::new();
         if let Some(rollout) = rollout {
@@ -128,7 +129,7 @@ impl Tee {
             step.instrument(span.clone())
         });
         let body = ReplyBody(Body::Stream(Box::pin(stream)));
-        Answered { call_id, status: 200, retry_after: None, stream: true, length: 0, body }
+        Answered { call_id, status: 200, retry_after: None, content_type, length: None, body }
     }
 
     /// The whole reply as one body.
@@ -151,12 +152,12 @@ impl Tee {
             Ok(reply) => reply,
             Err(failure) => return Err((recording, failure)),
         };
-        self.encoder.whole(&reply, &mut self.out);
+        self.encoder.whole(std::slice::from_ref(&reply), &mut self.out);
         let body = Bytes::from(std::mem::take(&mut self.out));
         let length = body.len();
         let delivered = Some(Delivered { recorder: self.recorder.clone(), call_id: self.call_id });
         let body = ReplyBody::whole(body, delivered);
-        Ok(Answered { call_id: self.call_id, status: 200, retry_after: None, stream: false, length, body })
+        Ok(Answered { call_id: self.call_id, status: 200, retry_after: None, content_type: JSON, length: Some(length), body })
     }
 
     /// The stream's next bytes; `None` at its end.
@@ -226,7 +227,10 @@ impl Tee {
 
     fn committed(&mut self, committed: &Result<Reply, Failure>) {
         match committed {
-            Ok(reply) => self.encoder.finish(reply, &mut self.out),
+            Ok(reply) => {
+                self.encoder.finish(reply, &mut self.out);
+                self.encoder.close(reply.usage.as_ref(), &mut self.out);
+            }
             Err(failure) => self.encoder.fail(failure, &mut self.out),
         }
         self.stage = Stage::Ended { committed: committed.is_ok() };

@@ -65,6 +65,8 @@ fn start(rollout_id: RolloutId, bytes: usize) -> Arc<CallStart> {
         process_id: ProcessId::generate(),
         started_at: 1,
         wire: "chat",
+        target: "/chat/completions".to_owned(),
+        choice: 0,
         policy: "default".into(),
         model: "m".into(),
         stream: false,

@@ -33,6 +33,8 @@ pub(super) fn turn(number: u32, prompt: &[u32], reply: &[u32]) -> Turn {
         rollout_id: facts().id,
         started_at: i64::from(number),
         wire: "chat".to_owned(),
+        target: "/chat/completions".to_owned(),
+        choice: 0,
         policy: "default".to_owned(),
         model: "m".to_owned(),
         stream: true,

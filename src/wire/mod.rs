@@ -11,7 +11,7 @@ pub mod sse;
 
 use bytes::Bytes;
 
-use crate::call::{Call, Event, Failure, Reply};
+use crate::call::{Call, Event, Failure, Reply, Usage};
 use crate::ids::CallId;
 
 /// Every wire that is served.
@@ -22,26 +22,69 @@ pub trait Wire: Send + Sync {
     /// The wire's name in records and configs.
     fn name(&self) -> &'static str;
 
-    /// The path that calls are posted to, below `/v1` or the base URL itself.
-    fn path(&self) -> &'static str;
+    /// The paths that calls are posted to, below [`Wire::bases`]; `{*model}` stands for a model's name and what follows it.
+    fn paths(&self) -> &'static [&'static str];
 
-    /// Reads a request. The call's texts are slices of `body`.
+    /// What clients may have between the base URL and the path.
+    fn bases(&self) -> &'static [&'static str] {
+        &["", "/v1"]
+    }
+
+    /// Reads a request. Most ask for one call; one that asks for several replies, or has several prompts, is several calls, in
+    /// the order of the replies. The calls' texts are slices of `body`.
     ///
     /// # Errors
     /// If the body is not a request of this wire, or asks for what is not served: a 400 that names the field.
-    fn parse(&self, body: &Bytes) -> Result<Call, Failure>;
+    fn parse(&self, target: Target<'_>, body: &Bytes) -> Result<Vec<Call>, Failure>;
 
-    /// Begins to write the reply to `call`.
+    /// Whether a request only asks how many tokens its prompt has.
+    fn asks_count(&self, _target: Target<'_>) -> bool {
+        false
+    }
+
+    /// The answer to a request that asked for a count.
+    fn count(&self, _tokens: u64) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// Begins to write the reply to `call`, one of those that [`Wire::parse`] gave.
     fn encoder(&self, call: &Call, head: ReplyHead) -> Box<dyn Encoder>;
 
     /// Writes a failure as the JSON body of this wire.
     fn failure(&self, failure: &Failure) -> Vec<u8>;
 }
 
+/// Where a request was posted, below the base URL: some wires say there what others say in the body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target<'a> {
+    /// Without a wire's base: `/chat/completions`.
+    pub path: &'a str,
+    /// What follows the question mark; empty if there is none.
+    pub query: &'a str,
+}
+
+impl<'a> Target<'a> {
+    /// Takes a path and its query apart.
+    #[must_use]
+    pub fn read(target: &'a str) -> Self {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        Self { path, query }
+    }
+
+    /// A field of the query as it stands there, undecoded.
+    #[must_use]
+    pub fn field(self, name: &str) -> Option<&'a str> {
+        self.query.split('&').filter_map(|pair| pair.split_once('=')).find_map(|(key, value)| (key == name).then_some(value))
+    }
+}
+
 /// What a reply says of itself before the model has said anything.
 #[derive(Clone, Debug)]
 pub struct ReplyHead {
+    /// The call, or the first of those that one request asked for.
     pub call_id: CallId,
+    /// The reply's place among those of its request.
+    pub choice: u32,
     /// Unix time in seconds.
     pub created: i64,
     /// The model's name, as the client asked for it.
@@ -49,10 +92,17 @@ pub struct ReplyHead {
 }
 
 /// Writes one reply in a wire's form: as a stream ([`begin`](Encoder::begin), [`event`](Encoder::event)s, then
-/// [`finish`](Encoder::finish) or [`fail`](Encoder::fail)) or as a whole body ([`whole`](Encoder::whole)).
+/// [`finish`](Encoder::finish) and [`close`](Encoder::close), or [`fail`](Encoder::fail)) or as a whole body
+/// ([`whole`](Encoder::whole)). Where one request asked for several replies, each has an encoder of its own for its events and its
+/// `finish`, and one of them writes `close` or `whole` for all.
 ///
-/// Only `finish` and `whole` write what makes a client take the reply as given; they are sent after the record is committed.
+/// Only `finish`, `close` and `whole` write what makes a client take the reply as given; they are sent after the record is committed.
 pub trait Encoder: Send {
+    /// The type of the stream's content.
+    fn content_type(&self) -> &'static str {
+        "text/event-stream"
+    }
+
     /// The stream's first bytes, if the wire opens a stream before its first event.
     fn begin(&mut self, out: &mut Vec<u8>);
 
@@ -65,15 +115,31 @@ pub trait Encoder: Send {
     /// The reply's end, and all that was held back until it was recorded.
     fn finish(&mut self, reply: &Reply, out: &mut Vec<u8>);
 
+    /// What ends the stream once all its replies have ended; `usage` is the sum of theirs.
+    fn close(&mut self, _usage: Option<&Usage>, _out: &mut Vec<u8>) {}
+
     /// The wire's own error inside the stream; nothing follows it.
     fn fail(&mut self, failure: &Failure, out: &mut Vec<u8>);
 
-    /// The whole reply as one body.
-    fn whole(&mut self, reply: &Reply, out: &mut Vec<u8>);
+    /// All replies of a request as one body; there is at least one.
+    fn whole(&mut self, replies: &[Reply], out: &mut Vec<u8>);
 }
 
 /// The wire of this name.
 #[must_use]
 pub fn named(name: &str) -> Option<&'static dyn Wire> {
     ALL.iter().copied().find(|wire| wire.name() == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Target;
+
+    #[test]
+    fn a_target_is_a_path_and_the_fields_of_its_query() {
+        let target = Target::read("/models/m:streamGenerateContent?alt=sse&x");
+        assert_eq!(target, Target { path: "/models/m:streamGenerateContent", query: "alt=sse&x" });
+        assert_eq!((target.field("alt"), target.field("x"), target.field("al")), (Some("sse"), None, None));
+        assert_eq!(Target::read("/responses"), Target { path: "/responses", query: "" });
+    }
 }

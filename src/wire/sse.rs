@@ -7,6 +7,9 @@ use bytes::{Bytes, BytesMut};
 /// The largest event that is taken where nothing else is configured: 32 MiB, several times a first chunk with 1 M prompt ids.
 pub const DEFAULT_LIMIT: usize = 32 << 20;
 
+/// A byte-order mark.
+const MARK: &[u8] = b"\xEF\xBB\xBF";
+
 /// One event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerEvent {
@@ -125,7 +128,9 @@ impl Decoder {
             self.take_line(line, events)?;
         }
         self.line.extend_from_slice(&chunk[at..]);
-        self.check(self.line.len())
+        // The mark is not of the line, whether its end has come or not.
+        let marked = self.at_start && self.line.iter().zip(MARK).all(|(byte, mark)| byte == mark);
+        self.check(self.line.len().saturating_sub(if marked { MARK.len() } else { 0 }))
     }
 
     /// Takes the end of the stream: gives the event that no blank line followed, if there is one.
@@ -143,8 +148,8 @@ impl Decoder {
     }
 
     fn take_line(&mut self, mut line: Bytes, events: &mut Vec<ServerEvent>) -> Result<(), EventTooLarge> {
-        if std::mem::take(&mut self.at_start) && line.starts_with(b"\xEF\xBB\xBF") {
-            line = line.slice(3..);
+        if std::mem::take(&mut self.at_start) && line.starts_with(MARK) {
+            line = line.slice(MARK.len()..);
         }
         if line.is_empty() {
             let name = std::mem::take(&mut self.name);
@@ -236,6 +241,18 @@ mod tests {
         assert_eq!(Decoder::new(32).push(&many, &mut events), Err(EventTooLarge { limit: 32 }));
         assert_eq!(Decoder::new(64).push(&many, &mut events), Ok(()));
         assert_eq!(events, []);
+    }
+
+    #[test]
+    fn a_byte_order_mark_does_not_count_however_its_line_is_split() {
+        let stream = Bytes::from_static(b"\xEF\xBB\xBFdata\n\n");
+        for cut in 0..stream.len() {
+            let (mut decoder, mut events) = (Decoder::new(4), Vec::new());
+            for piece in [stream.slice(..cut), stream.slice(cut..)] {
+                assert_eq!(decoder.push(&piece, &mut events), Ok(()), "cut at {cut}");
+            }
+            assert_eq!(events.len(), 1, "cut at {cut}");
+        }
     }
 
     proptest! {

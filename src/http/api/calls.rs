@@ -12,12 +12,12 @@ use utoipa::{IntoParams, ToSchema};
 use super::extract::{Id, Params, named, page_size};
 use super::known;
 use super::view::CallView;
-use crate::call::{CallRecord, Raw, RawKind, grouped_name};
+use crate::call::{Call, CallRecord, Raw, RawKind, grouped_name};
+use crate::export::asked;
 use crate::http::problem::{Problem, ProblemDocument};
 use crate::ids::{CallId, RolloutId};
 use crate::proxy::App;
 use crate::store::{Rollout, Store, StoreError};
-use crate::wire;
 
 /// Where to go on in a list.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -98,16 +98,14 @@ pub(super) async fn get(State(app): State<Arc<App>>, Id(id): Id<CallId>) -> Resu
 /// # Errors
 /// If the store fails.
 pub async fn whole(store: &dyn Store, record: CallRecord, rollout: &Rollout) -> Result<CallView, StoreError> {
-    let request = store.raw(record.id, RawKind::Request).await?.unwrap_or_default();
-    let conversation = conversation(&record.wire, &request);
+    let conversation = asked(store, &record).await?.and_then(|call| conversation(&call));
     let mut view = CallView::new(record, rollout);
     (view.messages, view.tools) = conversation.unzip();
     Ok(view)
 }
 
-/// The messages and tools of a request in chat completions' form; `None` if it can't be read.
-fn conversation(wire: &str, request: &Bytes) -> Option<(Vec<Raw>, Vec<Raw>)> {
-    let call = wire::named(wire)?.parse(request).ok()?;
+/// The messages and tools of a call in chat completions' form.
+fn conversation(call: &Call) -> Option<(Vec<Raw>, Vec<Raw>)> {
     let messages = call.messages.iter().map(|message| {
         let mut out = Vec::new();
         message.write_chat(&mut out, "reasoning_content", &|call| grouped_name(call.namespace.as_ref(), &call.name));

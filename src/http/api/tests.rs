@@ -44,6 +44,10 @@ impl Policy for Idle {
         Ok(Bytes::from_static(b"[]"))
     }
 
+    async fn count(&self, _call: &Call) -> Result<u64, Failure> {
+        Ok(0)
+    }
+
     async fn prepare(&self, _call: &Call, _pinned: &Sampling) -> Result<Prepared, Failure> {
         Err(Failure::new(FailureKind::Unavailable, "idle"))
     }
@@ -96,6 +100,8 @@ impl Api {
             process_id: self.process_id,
             started_at: 1_000,
             wire: "chat",
+            target: "/chat/completions".to_owned(),
+            choice: 0,
             policy: "default".to_owned(),
             model: "m".to_owned(),
             stream: true,

@@ -121,8 +121,12 @@ pub struct CallView {
     /// How it stands.
     #[schema(value_type = names::CallStatus)]
     pub status: CallStatus,
-    /// The API that the client spoke: `chat`, `responses`.
+    /// The API that the client spoke: `chat`, `responses`, `messages` ...
     pub wire: String,
+    /// Where the request was posted, below the base URL; empty if it was recorded by a Gleaner that did not keep it.
+    pub target: String,
+    /// The reply's place among those that one request asked for.
+    pub choice: u32,
     /// The policy that it went to.
     pub policy: String,
     /// The model's name as the client gave it.
@@ -233,6 +237,8 @@ impl CallView {
             rollout_id: call.rollout_id,
             status: call.status,
             wire: call.wire,
+            target: call.target,
+            choice: call.choice,
             policy: call.policy,
             model: call.model,
             stream: call.stream,

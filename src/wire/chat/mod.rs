@@ -7,7 +7,7 @@ mod stream;
 
 use bytes::Bytes;
 
-use super::{Encoder, ReplyHead, Wire, openai_error};
+use super::{Encoder, ReplyHead, Target, Wire, openai_error};
 use crate::call::{Call, Failure};
 
 pub(super) struct Chat;
@@ -17,11 +17,11 @@ impl Wire for Chat {
         "chat"
     }
 
-    fn path(&self) -> &'static str {
-        "/chat/completions"
+    fn paths(&self) -> &'static [&'static str] {
+        &["/chat/completions"]
     }
 
-    fn parse(&self, body: &Bytes) -> Result<Call, Failure> {
+    fn parse(&self, _target: Target<'_>, body: &Bytes) -> Result<Vec<Call>, Failure> {
         request::parse(body)
     }
 

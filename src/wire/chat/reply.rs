@@ -43,8 +43,29 @@ pub(super) fn write_usage(out: &mut Vec<u8>, usage: &Usage) {
 }
 
 /// Writes the body from the name of its kind on.
-pub(super) fn write(out: &mut Vec<u8>, reply: &Reply, wants: Wants) {
-    out.extend_from_slice(b"chat.completion\",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":");
+pub(super) fn write(out: &mut Vec<u8>, replies: &[Reply], wants: Wants) {
+    out.extend_from_slice(b"chat.completion\",\"choices\":[");
+    for (index, reply) in replies.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        write_choice(out, index, reply, wants);
+    }
+    out.push(b']');
+    let prompt = replies.first().and_then(|reply| reply.prompt_ids.as_ref());
+    if let (true, Some(ids)) = (wants.token_ids, prompt) {
+        out.extend_from_slice(b",\"prompt_token_ids\":");
+        write_ids(out, ids);
+    }
+    if let Some(usage) = Usage::of_all(replies) {
+        out.extend_from_slice(b",\"usage\":");
+        write_usage(out, &usage);
+    }
+    out.push(b'}');
+}
+
+fn write_choice(out: &mut Vec<u8>, index: usize, reply: &Reply, wants: Wants) {
+    let _ = write!(out, "{{\"index\":{index},\"message\":{{\"role\":\"assistant\",\"content\":");
     write_text(out, reply.text.as_ref());
     out.extend_from_slice(b",\"refusal\":");
     write_text(out, reply.refusal.as_ref());
@@ -81,15 +102,6 @@ pub(super) fn write(out: &mut Vec<u8>, reply: &Reply, wants: Wants) {
     if wants.token_ids {
         out.extend_from_slice(b",\"token_ids\":");
         write_ids(out, &reply.tokens.ids);
-    }
-    out.extend_from_slice(b"}]");
-    if let (true, Some(ids)) = (wants.token_ids, &reply.prompt_ids) {
-        out.extend_from_slice(b",\"prompt_token_ids\":");
-        write_ids(out, ids);
-    }
-    if let Some(usage) = &reply.usage {
-        out.extend_from_slice(b",\"usage\":");
-        write_usage(out, usage);
     }
     out.push(b'}');
 }

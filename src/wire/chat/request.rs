@@ -65,7 +65,7 @@ impl<'de> Items<'de, { MESSAGE.len() }> for Messages<'de> {
 }
 
 /// Reads a request.
-pub(super) fn parse(body: &Bytes) -> Result<Call, Failure> {
+pub(super) fn parse(body: &Bytes) -> Result<Vec<Call>, Failure> {
     let at = &At::Body;
     let mut messages = Messages { body, list: None };
     let fields = fields::read(body, &REQUEST, "messages", &MESSAGE, &mut messages)?;
@@ -88,8 +88,7 @@ pub(super) fn parse(body: &Bytes) -> Result<Call, Failure> {
         Some(most) => Some(most),
         None => fields.read(at, "max_tokens", COUNT)?,
     };
-    Ok(Call {
-        wire: "chat",
+    Ok(vec![Call {
         model: fields.string(at, "model")?.unwrap_or_default().into_owned(),
         stream: fields.read(at, "stream", BOOLEAN)?.unwrap_or(false),
         messages,
@@ -115,10 +114,11 @@ pub(super) fn parse(body: &Bytes) -> Result<Call, Failure> {
             logprobs: fields.read(at, "logprobs", BOOLEAN)?.unwrap_or(false),
             top_logprobs: fields.read(at, "top_logprobs", COUNT)?,
             token_ids: fields.read(at, "return_token_ids", BOOLEAN)?.unwrap_or(false),
+            ..Wants::default()
         },
-        notes: Vec::new(),
         rest: fields.rest(at)?,
-    })
+        ..Call::new("chat")
+    }])
 }
 
 /// What is not served.

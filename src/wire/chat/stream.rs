@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io::Write;
 
 use super::reply;
-use crate::call::{Event, Extra, Failure, Raw, Reply, ToolKind, ToolStart, Wants, quote};
+use crate::call::{Event, Extra, Failure, Raw, Reply, ToolKind, ToolStart, Usage, Wants, quote};
 use crate::wire::{Encoder, ReplyHead, openai_error};
 
 /// Writes one reply.
@@ -29,7 +29,7 @@ impl ChatEncoder {
         quote(&mut start, &head.model);
         start.extend_from_slice(b",\"object\":\"");
         let chunk = [b"data: ", start.as_slice(), b"chat.completion.chunk\",\"choices\":"].concat();
-        let delta = [chunk.as_slice(), b"[{\"index\":0,\"delta\":{"].concat();
+        let delta = [chunk.as_slice(), format!("[{{\"index\":{},\"delta\":{{", head.choice).as_bytes()].concat();
         Self { wants, head: start, chunk, delta, role_written: false, tools: Vec::new() }
     }
 
@@ -153,7 +153,10 @@ impl Encoder for ChatEncoder {
         }
         self.open(out, false);
         let _ = write!(out, "}},\"finish_reason\":\"{}\"}}]}}\n\n", reply::finish_reason(reply).name());
-        if let (true, Some(usage)) = (self.wants.usage, &reply.usage) {
+    }
+
+    fn close(&mut self, usage: Option<&Usage>, out: &mut Vec<u8>) {
+        if let (true, Some(usage)) = (self.wants.usage, usage) {
             out.extend_from_slice(&self.chunk);
             out.extend_from_slice(b"[],\"usage\":");
             reply::write_usage(out, usage);
@@ -168,8 +171,8 @@ impl Encoder for ChatEncoder {
         out.extend_from_slice(b"\n\n");
     }
 
-    fn whole(&mut self, reply: &Reply, out: &mut Vec<u8>) {
+    fn whole(&mut self, replies: &[Reply], out: &mut Vec<u8>) {
         out.extend_from_slice(&self.head);
-        reply::write(out, reply, self.wants);
+        reply::write(out, replies, self.wants);
     }
 }

@@ -10,7 +10,7 @@ mod turns;
 
 use bytes::Bytes;
 
-use super::{Encoder, ReplyHead, Wire, openai_error};
+use super::{Encoder, ReplyHead, Target, Wire, openai_error};
 use crate::call::{Call, Failure};
 
 pub(super) struct Responses;
@@ -20,11 +20,11 @@ impl Wire for Responses {
         "responses"
     }
 
-    fn path(&self) -> &'static str {
-        "/responses"
+    fn paths(&self) -> &'static [&'static str] {
+        &["/responses"]
     }
 
-    fn parse(&self, body: &Bytes) -> Result<Call, Failure> {
+    fn parse(&self, _target: Target<'_>, body: &Bytes) -> Result<Vec<Call>, Failure> {
         request::parse(body)
     }
 

@@ -56,7 +56,7 @@ const INTEGER: &str = "a whole number";
 type Request<'de> = Fields<'de, { REQUEST.len() }>;
 
 /// Reads a request.
-pub(super) fn parse(body: &Bytes) -> Result<Call, Failure> {
+pub(super) fn parse(body: &Bytes) -> Result<Vec<Call>, Failure> {
     let at = &At::Body;
     let mut input = Input::new(body);
     let fields = fields::read(body, &REQUEST, "input", &ITEM, &mut input)?;
@@ -77,8 +77,7 @@ pub(super) fn parse(body: &Bytes) -> Result<Call, Failure> {
     let tool_choice = tools::read_choice(at, &fields, &mut offered, &mut notes)?;
     // Chat servers refuse to be told how to call tools where there are none, as Codex does when it compacts.
     let has_tools = !offered.is_empty();
-    Ok(Call {
-        wire: "responses",
+    Ok(vec![Call {
         model: fields.string(at, "model")?.unwrap_or_default().into_owned(),
         stream: fields.read(at, "stream", BOOLEAN)?.unwrap_or(false),
         messages: conversation.messages,
@@ -102,7 +101,8 @@ pub(super) fn parse(body: &Bytes) -> Result<Call, Failure> {
         wants: Wants { usage: true, ..Wants::default() },
         notes,
         rest: fields.rest(at)?,
-    })
+        ..Call::new("responses")
+    }])
 }
 
 /// What is not served, and can't be passed over: the reply would be to another conversation than the client means.

@@ -300,7 +300,8 @@ impl Encoder for ResponsesEncoder {
         self.life_cycle(out, "failed", |objects, out| objects.response(out, Status::Failed, b"", None, &error));
     }
 
-    fn whole(&mut self, reply: &Reply, out: &mut Vec<u8>) {
+    fn whole(&mut self, replies: &[Reply], out: &mut Vec<u8>) {
+        let Some(reply) = replies.first() else { return };
         let unseen = &mut Vec::new();
         for event in reply_events(reply) {
             self.event(&event, unseen);

@@ -1,0 +1,80 @@
+//! The pure part of `policy`: what goes up and what comes back, without the HTTP between.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::call::{Call, Event, Failure};
+
+#[path = "../../src/policy/body.rs"]
+mod body;
+#[path = "../../src/policy/chunk.rs"]
+mod chunk;
+#[path = "../../src/policy/decode.rs"]
+mod decode;
+#[path = "../../src/policy/names.rs"]
+mod names;
+#[path = "../../src/policy/refusal.rs"]
+mod refusal;
+#[path = "../../src/policy/scan.rs"]
+mod scan;
+#[path = "../../src/policy/tools.rs"]
+mod tools;
+
+/// Stands for the module that speaks HTTP with a llama.cpp server.
+mod llamacpp {
+    use crate::call::{Raw, Wants};
+
+    pub(super) fn client_logprobs(json: &str, _wants: Wants) -> Raw {
+        serde_json::from_str(json).unwrap_or_else(|_| Raw::from_value(&()))
+    }
+}
+
+/// Everything that a policy writes of a call: the request, and what a template and a tokenize endpoint are asked.
+pub fn written(call: &Call) -> [Vec<u8>; 3] {
+    let names = names::Names::of(call);
+    let reasoning = body::ReasoningField { name: "reasoning", always: false };
+    let outer = body::Outer {
+        model: "m",
+        stream: call.stream,
+        sampling: &call.sampling,
+        repetition: "repetition_penalty",
+        max_tokens: call.max_tokens,
+        added: &[("return_token_ids", "true".to_owned())],
+    };
+    [
+        body::write(call, &names, reasoning, &outer),
+        body::write_template(call, &names, reasoning),
+        body::write_tokenize(call, &names, reasoning, "m"),
+    ]
+}
+
+/// Where a server puts its token ids.
+#[derive(Clone, Copy, Debug)]
+pub enum Source {
+    TokenIds,
+    Entries,
+    None,
+}
+
+/// Reads a server's reply, whole or in pieces: its events, and how it ended.
+pub fn read(call: &Arc<Call>, source: Source, whole: bool, limit: usize, pieces: &[&[u8]]) -> (Vec<Event>, Result<(), Failure>) {
+    let source = match source {
+        Source::TokenIds => decode::IdSource::TokenIds,
+        Source::Entries => decode::IdSource::Entries,
+        Source::None => decode::IdSource::None,
+    };
+    let mut decoder = decode::Decoder::new(call, names::Names::of(call), source, limit);
+    let mut events = Vec::new();
+    if whole {
+        let end = decoder.whole(&Bytes::from(pieces.concat()), &mut events);
+        return (events, end);
+    }
+    for piece in pieces {
+        if let Err(failure) = decoder.push(&Bytes::copy_from_slice(piece), &mut events) {
+            return (events, Err(failure));
+        }
+    }
+    let end = decoder.finish(&mut events);
+    (events, end)
+}
