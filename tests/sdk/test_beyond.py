@@ -175,12 +175,16 @@ def test_a_key_that_is_unknown_is_the_sdks_own_error(play, wire, language):
 @BOTH
 @pytest.mark.parametrize("wire", ["chat", "responses", "messages"])
 def test_a_call_that_the_sdk_repeats_is_two_calls(play, wire, language):
-    # Gleaner itself repeats it for a second, as this policy is set up here; the fourth try comes later than that.
-    play.script(*[cases.status(503, cases.DOWN, **{"retry-after": "1"})] * 2, TEXTS[0])
-    got = play.ask(language, wire, "whole", retries=3)
+    # A conflict is what SDKs repeat and Gleaner does not.
+    conflict = '{"error":{"message":"somebody else is at it","type":"Conflict","code":409}}'
+    play.script(cases.status(409, conflict), TEXTS[0])
+    got = play.ask(language, wire, "whole", retries=2)
     assert (got["error"], got["text"]) == (None, TEXTS[0]["text"])
-    sampled = play.sampled[-1]
-    (sample,) = play.samples()["samples"]
+    calls, sampled = play.calls(2), play.sampled[-1]
+    assert [call["status"] for call in calls] == ["failed", "done"]
+    answer = play.samples()
+    assert [(left["call_id"], left["reason"]) for left in answer["left_out"]] == [(calls[0]["id"], "upstream_error")]
+    (sample,) = answer["samples"]
     assert sample["token_ids"] == sampled["prompt_ids"] + sampled["ids"]
 
 
