@@ -69,8 +69,11 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 }
 
 fn request(wire: &dyn Wire, messages: &[Value]) -> Call {
-    let list = if wire.name() == "chat" { "messages" } else { "input" };
-    let body = json!({ "model": "m", "stream": true, "stream_options": { "include_usage": true }, list: messages });
+    let list = if wire.name() == "responses" { "input" } else { "messages" };
+    let mut body = json!({ "model": "m", "stream": true, "stream_options": { "include_usage": true }, list: messages });
+    if wire.name() == "messages" {
+        body["max_tokens"] = json!(100);
+    }
     wire.parse(Target::read(wire.paths()[0]), &Bytes::from(body.to_string())).unwrap().remove(0)
 }
 
@@ -210,6 +213,105 @@ fn check_response_stream(live: &str, held: &str) -> Value {
     response
 }
 
+/// The same reply with functions in place of custom tools, on wires that have none.
+fn without_custom(events: Vec<Event>) -> Vec<Event> {
+    let plain = |event| match event {
+        Event::ToolStart { index, tool } => Event::ToolStart { index, tool: ToolStart { kind: ToolKind::Function, ..tool } },
+        other => other,
+    };
+    events.into_iter().map(plain).collect()
+}
+
+/// Adds up events as Anthropic's SDKs do, and holds them to the order that these insist on.
+fn read_messages_stream(stream: &str) -> Seen {
+    let mut reply = Seen { text: String::new(), reasoning: String::new(), tools: vec![], finish: String::new(), total: None };
+    for event in stream.split("\n\n").filter(|event| !event.is_empty()) {
+        let (name, data) = event.split_once("\ndata: ").unwrap();
+        assert_eq!(name.strip_prefix("event: ").unwrap(), serde_json::from_str::<Value>(data).unwrap()["type"]);
+    }
+    let events = data(stream);
+    let count = events.len();
+    assert_eq!((&events[0]["type"], &events[count - 1]["type"]), (&json!("message_start"), &json!("message_stop")));
+    assert!(events[0]["message"]["usage"]["input_tokens"].as_u64().unwrap() > 0);
+    let (mut open, mut begun, mut signed) = (None::<Value>, 0, false);
+    for event in &events[1..count - 1] {
+        match event["type"].as_str().unwrap() {
+            "content_block_start" => {
+                assert_eq!((open.is_none(), &event["index"]), (true, &json!(begun)));
+                begun += 1;
+                signed = false;
+                let block = event["content_block"].clone();
+                if block["type"] == "tool_use" {
+                    reply.tools.push((false, string(&block["id"]), string(&block["name"]), String::new()));
+                }
+                open = Some(block);
+            }
+            "content_block_delta" => {
+                let (block, delta) = (open.as_ref().unwrap(), &event["delta"]);
+                assert_eq!((&event["index"], signed), (&json!(begun - 1), false));
+                match (block["type"].as_str().unwrap(), delta["type"].as_str().unwrap()) {
+                    ("text", "text_delta") => reply.text += &string(&delta["text"]),
+                    ("thinking", "thinking_delta") => reply.reasoning += &string(&delta["thinking"]),
+                    ("thinking", "signature_delta") => signed = !string(&delta["signature"]).is_empty(),
+                    ("tool_use", "input_json_delta") => reply.tools.last_mut().unwrap().3 += &string(&delta["partial_json"]),
+                    other => panic!("{other:?}"),
+                }
+            }
+            "content_block_stop" => {
+                let block = open.take().unwrap();
+                assert_eq!((&event["index"], signed), (&json!(begun - 1), block["type"] == "thinking"));
+            }
+            "message_delta" => {
+                assert!(open.is_none());
+                reply.finish += &string(&event["delta"]["stop_reason"]);
+                reply.total = total(&event["usage"]);
+            }
+            other => panic!("unknown event {other}"),
+        }
+    }
+    reply
+}
+
+fn total(usage: &Value) -> Option<u64> {
+    ["input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens"]
+        .into_iter()
+        .map(|name| usage[name].as_u64())
+        .sum()
+}
+
+fn read_messages_whole(body: &Value) -> Seen {
+    let mut reply = Seen {
+        text: String::new(),
+        reasoning: String::new(),
+        tools: vec![],
+        finish: string(&body["stop_reason"]),
+        total: total(&body["usage"]),
+    };
+    for block in body["content"].as_array().unwrap() {
+        match block["type"].as_str().unwrap() {
+            "text" => reply.text += &string(&block["text"]),
+            "thinking" => reply.reasoning += &string(&block["thinking"]),
+            "tool_use" => {
+                let input = &block["input"];
+                let arguments = input["INVALID_JSON"].as_str().map_or_else(|| input.to_string(), str::to_owned);
+                reply.tools.push((false, string(&block["id"]), string(&block["name"]), arguments));
+            }
+            other => panic!("unknown block {other}"),
+        }
+    }
+    reply
+}
+
+/// The same with arguments that are objects as their meaning, and no counts where none were given.
+fn meant(mut seen: Seen, counted: bool) -> Seen {
+    for (.., arguments) in &mut seen.tools {
+        if let Ok(object @ Value::Object(_)) = serde_json::from_str(arguments) {
+            *arguments = object.to_string();
+        }
+    }
+    Seen { total: seen.total.filter(|_| counted), ..seen }
+}
+
 /// The reply's message as a later request carries it back.
 fn echoed(wire: &dyn Wire, items: &[Value]) -> Message {
     let messages = [&[json!({ "role": "user", "content": "go" })], items].concat();
@@ -254,5 +356,30 @@ proptest! {
         if !items.is_empty() {
             prop_assert_eq!(said(&echoed(wire, items)), said(&reply.message()));
         }
+    }
+
+    #[test]
+    fn messages_say_what_the_reply_says(events in events()) {
+        let wire = wire::named("messages").unwrap();
+        let (live, held, whole, reply) = write(wire, &without_custom(events));
+        let finish = if reply.tool_calls.is_empty() { "end_turn" } else { "tool_use" };
+        let counted = reply.usage.is_some();
+        let expected = seen(&reply, finish.to_owned());
+        let streamed = read_messages_stream(&format!("{live}{held}"));
+        prop_assert_eq!(Seen { total: streamed.total.filter(|_| counted), ..streamed }, seen(&reply, finish.to_owned()));
+        prop_assert_eq!(meant(read_messages_whole(&whole), counted), meant(expected, counted));
+        // What ends a tool's block, and all after it, is held back.
+        let stops = data(&live).into_iter().filter(|event| event["type"] == "content_block_stop");
+        let tools: Vec<u64> = data(&live).iter().filter(|event| event["content_block"]["type"] == "tool_use")
+            .map(|event| event["index"].as_u64().unwrap()).collect();
+        prop_assert!(stops.into_iter().all(|stop| !tools.contains(&stop["index"].as_u64().unwrap())) && tools.len() < 2);
+        prop_assert!(!live.contains("message_delta") && !live.contains("message_stop"));
+        let blocks = whole["content"].as_array().unwrap();
+        let back = said(&echoed(wire, &[json!({ "role": "assistant", "content": blocks })]));
+        let mut sent = said(&reply.message());
+        for (tool, block) in sent.tools.iter_mut().zip(blocks.iter().filter(|block| block["type"] == "tool_use")) {
+            tool.3 = block["input"].to_string();
+        }
+        prop_assert_eq!(back, sent);
     }
 }

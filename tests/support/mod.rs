@@ -17,6 +17,7 @@ pub mod chat;
 pub mod client;
 pub mod gleaner;
 pub mod http1;
+pub mod messages;
 pub mod policy;
 pub mod record;
 pub mod responses;
