@@ -5,6 +5,7 @@
 
 mod chat;
 mod fields;
+mod gemini;
 mod messages;
 mod openai_error;
 mod responses;
@@ -16,7 +17,7 @@ use crate::call::{Call, Event, Failure, Reply, Usage};
 use crate::ids::CallId;
 
 /// Every wire that is served.
-pub static ALL: &[&dyn Wire] = &[&chat::Chat, &responses::Responses, &messages::Messages];
+pub static ALL: &[&dyn Wire] = &[&chat::Chat, &responses::Responses, &messages::Messages, &gemini::Gemini];
 
 /// One API that clients speak.
 pub trait Wire: Send + Sync {

@@ -15,6 +15,7 @@
 
 pub mod chat;
 pub mod client;
+pub mod gemini;
 pub mod gleaner;
 pub mod http1;
 pub mod messages;
