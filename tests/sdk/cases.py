@@ -128,7 +128,7 @@ FINISH = {
                   "refusal": "completed", "filtered": "incomplete: content_filter"},
     "messages": {"stop": "end_turn", "tools": "tool_use", "length": "max_tokens", "stop_string": "stop_sequence",
                  "refusal": "refusal", "filtered": "refusal"},
-    "gemini": {"stop": "STOP", "tools": "STOP", "length": "MAX_TOKENS", "stop_string": "STOP", "refusal": "STOP",
+    "gemini": {"stop": "STOP", "tools": "STOP", "length": "MAX_TOKENS", "stop_string": "STOP", "refusal": "SAFETY",
                "filtered": "SAFETY"},
 }
 # What the record says, whatever the wire.
@@ -147,13 +147,6 @@ NOT_APPLICABLE = {
     ("completions", "image"): "a prompt of completions is text or token ids",
     ("completions", "structured output"): "completions has no response format",
     ("completions", "refusal"): "completions has no refusals, only texts",
-}
-# What an SDK can't read, whoever serves it.
-MIXED = "parses a call's arguments as soon as a fragment of another call comes"
-SDK_LIMITS = {
-    ("chat", "python", "mixed fragments", "helper"): MIXED,
-    ("chat", "node", "mixed fragments", "helper"): MIXED,
-    ("chat", "node", "mixed fragments", "runner_stream"): MIXED,
 }
 # The ways that each SDK has.
 WAYS = {
@@ -226,5 +219,4 @@ def cells():
 
 def ways(wire, language, case):
     """The ways in which this SDK can be asked for this case."""
-    has, limits = WAYS[wire, language], SDK_LIMITS
-    return [way for way in case.ways if way in has and (wire, language, case.name, way) not in limits]
+    return [way for way in case.ways if way in WAYS[wire, language]]
