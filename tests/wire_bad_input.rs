@@ -343,11 +343,11 @@ fn unknown_fields_pass_and_the_last_of_a_key_stands() {
 #[test]
 fn what_responses_can_not_pass_over_is_refused() {
     for body in [
-        r#"{"input":"x","previous_response_id":"resp_1"}"#,
         r#"{"input":"x","conversation":"conv_1"}"#,
+        r#"{"input":"x","prompt":{"id":"pmpt_1"}}"#,
         r#"{"input":"x","background":true}"#,
-        r#"{"input":[{"type":"item_reference","id":"msg_1"}]}"#,
-        r#"{"input":[{"type":"compaction","encrypted_content":"x"}]}"#,
+        r#"{"input":[{"role":"user","content":"x"},{"type":"compaction_trigger"}]}"#,
+        r#"{"input":"x","include":"reasoning.encrypted_content"}"#,
         r#"{"input":[{"role":"user","content":[{"type":"input_image","file_id":"f"}]}]}"#,
     ] {
         assert!(refused("responses", body).0.is_some(), "{body}");

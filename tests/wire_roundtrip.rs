@@ -455,9 +455,9 @@ mod gemini {
             for part in parts(chunk) {
                 let text = string(&part["text"]);
                 if part["thought"] == true {
-                    reply.reasoning += &text
+                    reply.reasoning += &text;
                 } else {
-                    reply.text += &text
+                    reply.text += &text;
                 }
                 if let Some(call) = part.get("functionCall") {
                     reply.tools.push((false, string(&call["id"]), string(&call["name"]), call["args"].to_string()));

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::json::{Raw, Rest, Text};
 use super::message::{Message, Tool};
+use crate::ids::CallId;
 
 /// One request to the model, whatever wire it came by.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,8 +18,10 @@ pub struct Call {
     pub messages: Vec<Message>,
     /// A prompt that is no conversation, on wires that take one; then there are no messages.
     pub prompt: Option<Prompt>,
-    /// The reply that the messages go on from, on wires where the server keeps them: its id as the wire gave it.
-    pub previous: Option<Text>,
+    /// The call whose conversation and reply the messages go on from, on wires where the server keeps them.
+    pub previous: Option<CallId>,
+    /// Calls whose replies the messages quote by name only; like `previous`, they must be known to read the request whole.
+    pub quotes: Vec<CallId>,
     pub tools: Vec<Tool>,
     pub tool_choice: Option<ToolChoice>,
     pub parallel_tool_calls: Option<bool>,
@@ -49,6 +52,7 @@ impl Call {
             messages: Vec::new(),
             prompt: None,
             previous: None,
+            quotes: Vec::new(),
             tools: Vec::new(),
             tool_choice: None,
             parallel_tool_calls: None,
@@ -99,6 +103,10 @@ pub struct Wants {
     pub prompt: bool,
     /// Tool calls in chat completions' older form, `function_call`.
     pub function_call: bool,
+    /// The reasoning as its summary, for clients that show only that.
+    pub reasoning_summary: bool,
+    /// The reasoning also in the form in which clients that keep none send it back.
+    pub sealed_reasoning: bool,
     /// A stream as one JSON array, as Gemini gives it where server-sent events are not asked for.
     pub array: bool,
     /// The reasoning as parts of the reply, on a wire where that is asked for.

@@ -162,6 +162,7 @@ mod tests {
         let raws = |list: &Value| list.as_array().unwrap().iter().map(Raw::from_value).collect();
         Turn {
             record: CallRecord {
+                images: Vec::new(),
                 id: CallId::generate(),
                 rollout_id: RolloutId::generate(),
                 started_at: 0,

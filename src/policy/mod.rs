@@ -11,6 +11,7 @@ mod decode;
 #[cfg(test)]
 mod decode_tests;
 mod http;
+mod images;
 mod kind;
 mod limit;
 mod llamacpp;
@@ -35,7 +36,7 @@ use secrecy::SecretString;
 
 use crate::call::{Call, Capture, Event, Failure, Reply, Sampling, WeightVersion};
 
-pub use config::{ConfigError, Logprobs, PolicyConfig, PolicyKind, TokenMode};
+pub use config::{ConfigError, ImageUrls, Logprobs, PolicyConfig, PolicyKind, TokenMode};
 
 /// Makes the policy called `name`. Nothing is sent yet: the server is asked what it is when it is first needed, and again
 /// until it answers.

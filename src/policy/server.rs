@@ -14,6 +14,7 @@ use super::body::{self, Outer};
 use super::config::{ConfigError, PolicyConfig, PolicyKind, TokenMode};
 use super::decode::Decoder;
 use super::http::Http;
+use super::images;
 use super::kind::Dialect;
 use super::limit;
 use super::llamacpp::Prompt;
@@ -176,6 +177,7 @@ impl Policy for Server {
     }
 
     async fn prepare(&self, call: &Call, pinned: &Sampling) -> Result<Prepared, Failure> {
+        images::check(call, self.config.image_urls, &self.name)?;
         let found = self.found_in_time().await?;
         let names = Names::of(call);
         let sampling_used = call.sampling.pinned_by(&self.config.sampling).pinned_by(pinned);

@@ -1,5 +1,6 @@
 //! The way of a call through Gleaner: [`handle`] is the whole of it, straight down.
 
+mod archive;
 mod conversation;
 mod place;
 mod recording;
@@ -23,8 +24,9 @@ use crate::policy::{Answer, NoAnswer, Policy};
 use crate::record::Recorder;
 use crate::store::Store;
 use crate::telemetry::now_ms;
-use crate::wire::{ReplyHead, Target, Wire};
+use crate::wire::{ReplyHead, Wire};
 
+pub use archive::recall;
 pub use conversation::conversation_of;
 pub use place::{Identity, named, nameless, place};
 pub use rollouts::{FinishError, Live, Rollouts};
@@ -95,7 +97,7 @@ pub async fn handle(
     Span::current().record("call.id", display(call_id));
     let (request, parsed) = match body {
         Ok(bytes) => {
-            let parsed = wire.parse(Target::read(target), &bytes).and_then(one);
+            let parsed = archive::read(app, wire, rollout.id(), target, &bytes).await.and_then(one);
             (bytes, parsed)
         }
         Err(refused) => (refused.begun, Err(refused.failure)),
@@ -148,7 +150,8 @@ pub async fn count(
     target: &str,
     body: Result<Bytes, Refused>,
 ) -> Result<u64, Failure> {
-    let call = wire.parse(Target::read(target), &body.map_err(|refused| refused.failure)?).and_then(one)?;
+    let body = body.map_err(|refused| refused.failure)?;
+    let call = archive::read(app, wire, rollout.id(), target, &body).await.and_then(one)?;
     app.policies.choose(rollout.policy(), &call.model).count(&call).await
 }
 

@@ -405,6 +405,14 @@ impl ReplyBody {
     pub(super) fn whole(bytes: Bytes, delivered: Option<Delivered>) -> Self {
         Self(Body::Whole { bytes: Some(bytes), delivered })
     }
+
+    /// The bytes of a whole body, to be packed for the way.
+    pub fn bytes_mut(&mut self) -> Option<&mut Bytes> {
+        match &mut self.0 {
+            Body::Whole { bytes, .. } => bytes.as_mut(),
+            Body::Stream(_) => None,
+        }
+    }
 }
 
 impl Stream for ReplyBody {

@@ -13,7 +13,7 @@ pub mod sse;
 
 use bytes::Bytes;
 
-use crate::call::{Call, Event, Failure, Reply, Usage};
+use crate::call::{Call, Event, Failure, Kept, Reply, Usage};
 use crate::ids::CallId;
 
 /// Every wire that is served.
@@ -38,6 +38,20 @@ pub trait Wire: Send + Sync {
     /// # Errors
     /// If the body is not a request of this wire, or asks for what is not served: a 400 that names the field.
     fn parse(&self, target: Target<'_>, body: &Bytes) -> Result<Vec<Call>, Failure>;
+
+    /// Reads a request that goes on from earlier calls or quotes them ([`Call::previous`], [`Call::quotes`]): `earlier` are those
+    /// that are known, and those that these go on from in turn.
+    ///
+    /// # Errors
+    /// As [`Wire::parse`], and if an earlier call that is needed is not among them.
+    fn resume(&self, target: Target<'_>, body: &Bytes, _earlier: &[&Kept]) -> Result<Vec<Call>, Failure> {
+        self.parse(target, body)
+    }
+
+    /// The wire's answers to requests about replies that were given before, if it has such requests.
+    fn archive(&self) -> Option<&dyn Archive> {
+        None
+    }
 
     /// Whether a request only asks how many tokens its prompt has.
     fn asks_count(&self, _target: Target<'_>) -> bool {
@@ -83,6 +97,24 @@ impl<'a> Target<'a> {
     pub fn field(self, name: &str) -> Option<&'a str> {
         self.query.split('&').filter_map(|pair| pair.split_once('=')).find_map(|(key, value)| (key == name).then_some(value))
     }
+}
+
+/// Requests about replies that were given before, on wires whose server keeps them.
+pub trait Archive: Send + Sync {
+    /// The paths of such requests, below [`Wire::bases`]; `{id}` stands for the name of a reply.
+    fn paths(&self) -> &'static [&'static str];
+
+    /// The call that a request is about.
+    ///
+    /// # Errors
+    /// If no reply of ours has that name, or nothing of that kind is served.
+    fn about(&self, method: &str, target: Target<'_>) -> Result<CallId, Failure>;
+
+    /// Answers a request about `kept`; `earlier` are the calls that it goes on from or quotes, as in [`Wire::resume`].
+    ///
+    /// # Errors
+    /// If there is no such call, or its client did not want it kept.
+    fn answer(&self, method: &str, target: Target<'_>, kept: Option<&Kept>, earlier: &[&Kept]) -> Result<Vec<u8>, Failure>;
 }
 
 /// What a reply says of itself before the model has said anything.

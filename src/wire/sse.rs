@@ -173,6 +173,16 @@ impl Decoder {
     }
 }
 
+/// Writes JSON that came from elsewhere on one line, as an event's data must be. A line break in it is white space: inside a string
+/// it is always escaped.
+pub(super) fn write_line(out: &mut Vec<u8>, json: &[u8]) {
+    if memchr::memchr2(b'\n', b'\r', json).is_none() {
+        out.extend_from_slice(json);
+    } else {
+        out.extend(json.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -11,8 +11,8 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::extract::{Id, Params, named, page_size};
 use super::known;
-use super::view::CallView;
-use crate::call::{Call, CallRecord, Raw, RawKind, grouped_name};
+use super::view::{CallView, ImageView};
+use crate::call::{Call, CallRecord, Image, Raw, RawKind, grouped_name};
 use crate::export::asked;
 use crate::http::problem::{Problem, ProblemDocument};
 use crate::ids::{CallId, RolloutId};
@@ -101,6 +101,8 @@ pub async fn whole(store: &dyn Store, record: CallRecord, rollout: &Rollout) -> 
     let conversation = asked(store, &record).await?.and_then(|call| conversation(&call));
     let mut view = CallView::new(record, rollout);
     (view.messages, view.tools) = conversation.unzip();
+    let images = Image::of_messages(view.messages.as_deref().unwrap_or_default());
+    view.images = images.into_iter().map(ImageView::from).collect();
     Ok(view)
 }
 
