@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use support::gleaner::{Gleaner, Made, Start};
 use support::policy::{Fault, Reply, ScriptedPolicy};
-use support::{chat, responses};
+use support::{chat, messages, responses};
 
 const CHAT: &str = "/v1/chat/completions";
 const RESPONSES: &str = "/v1/responses";
+const MESSAGES: &str = "/v1/messages?beta=true";
 /// So that trouble is given up soon, and a stall noticed.
 const IMPATIENT: &str = "[policies.default]\nretry_s = 1\nfirst_byte_timeout_s = 1\nidle_timeout_s = 1\n";
 
@@ -35,7 +36,7 @@ async fn refused(gleaner: &Gleaner, path: &str, headers: &[(&str, &str)], body: 
 #[tokio::test]
 async fn a_request_that_is_none_is_refused_and_recorded() {
     let deep = format!("{{\"model\":\"m\",\"messages\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
-    let bodies: [(&str, &[u8]); 12] = [
+    let bodies: [(&str, &[u8]); 14] = [
         (CHAT, b"{\"model\": \"m\", \"messages\": [{"),
         (CHAT, b""),
         (CHAT, b"[]"),
@@ -48,6 +49,8 @@ async fn a_request_that_is_none_is_refused_and_recorded() {
         (RESPONSES, b"{\"model\": \"m\", \"input\": 7}"),
         (RESPONSES, b"{\"model\": \"m\", \"input\": [{\"type\": \"message\", \"role\": 5}]}"),
         (RESPONSES, b"\xef\xbb\xbf{broken"),
+        (MESSAGES, b"{\"model\": \"m\", \"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}"),
+        (MESSAGES, b"{\"model\": \"m\", \"max_tokens\": 5, \"messages\": [{\"role\": \"user\", \"content\": \"a\0b\"}]}"),
     ];
     for (path, body) in bodies {
         let (policy, gleaner, made) = start(71, []).await;
@@ -63,7 +66,7 @@ async fn a_request_that_is_none_is_refused_and_recorded() {
 
 #[tokio::test]
 async fn a_body_over_the_limit_is_413_and_recorded() {
-    for path in [CHAT, RESPONSES] {
+    for path in [CHAT, RESPONSES, MESSAGES] {
         let (policy, gleaner, made) = start(72, []).await;
         let body = vec![b' '; 65 << 20];
         let (status, _) = refused(&gleaner, path, &[("x-api-key", &made.key)], &body).await;
@@ -144,9 +147,16 @@ enum Outcome {
     Cut,
 }
 
+fn request(path: &str, stream: bool) -> Value {
+    match path {
+        CHAT => chat::request("hi", stream),
+        MESSAGES => messages::request("hi", stream),
+        _ => responses::request("hi", stream),
+    }
+}
+
 async fn outcome(gleaner: &Gleaner, made: &Made, path: &str, stream: bool) -> Outcome {
-    let body = if path == CHAT { chat::request("hi", stream) } else { responses::request("hi", stream) };
-    let mut answer = gleaner.call(path, &made.key, &body).await;
+    let mut answer = gleaner.call(path, &made.key, &request(path, stream)).await;
     if answer.status() != 200 {
         let retry_after = answer.head.header("retry-after").map(str::to_owned);
         let error = answer.json().await;
@@ -156,6 +166,9 @@ async fn outcome(gleaner: &Gleaner, made: &Made, path: &str, stream: bool) -> Ou
     let (text, complete, error) = if path == CHAT {
         let reply = chat::Reply::read(&mut answer).await;
         (reply.text, reply.complete, reply.error)
+    } else if path == MESSAGES {
+        let reply = messages::Reply::read(&mut answer).await;
+        (reply.text(), reply.complete, reply.error)
     } else {
         let reply = responses::Reply::read(&mut answer).await;
         (reply.text.clone(), reply.complete(), reply.error)
@@ -170,8 +183,8 @@ async fn outcome(gleaner: &Gleaner, made: &Made, path: &str, stream: bool) -> Ou
 
 const TEXT: &str = "one two three four five";
 
-fn every_way() -> [(&'static str, bool); 4] {
-    [(CHAT, true), (CHAT, false), (RESPONSES, true), (RESPONSES, false)]
+fn every_way() -> [(&'static str, bool); 6] {
+    [(CHAT, true), (CHAT, false), (RESPONSES, true), (RESPONSES, false), (MESSAGES, true), (MESSAGES, false)]
 }
 
 /// Oddities of a stream that change nothing.
@@ -181,7 +194,7 @@ async fn odd_streams_are_read_as_they_are_meant() {
     {
         let (policy, gleaner, _) = start(75, []).await;
         policy.otherwise(Reply::text(TEXT).with(fault.clone()));
-        for path in [CHAT, RESPONSES] {
+        for path in [CHAT, RESPONSES, MESSAGES] {
             let made = gleaner.plain_rollout().await;
             let got = outcome(&gleaner, &made, path, true).await;
             assert_eq!(got, Outcome::Answer(TEXT.to_owned()), "{path} {fault:?}");
@@ -256,8 +269,7 @@ async fn a_refusal_passes_with_its_status_and_text() {
     policy.otherwise(Reply::text("").with(fault));
     for (at, (path, stream)) in every_way().into_iter().enumerate() {
         let made = gleaner.plain_rollout().await;
-        let request = if path == CHAT { chat::request("hi", stream) } else { responses::request("hi", stream) };
-        let mut answer = gleaner.call(path, &made.key, &request).await;
+        let mut answer = gleaner.call(path, &made.key, &request(path, stream)).await;
         let error = answer.json().await;
         assert_eq!(answer.status(), 422, "{error}");
         assert!(error["error"]["message"].as_str().unwrap().contains("temperature must be finite"), "{error}");
@@ -276,7 +288,7 @@ async fn a_broken_stream_is_never_given_a_normal_end() {
     {
         let (policy, gleaner, _) = start(79, []).await;
         policy.otherwise(Reply::text(TEXT).with(fault.clone()));
-        for (at, path) in [CHAT, RESPONSES].into_iter().enumerate() {
+        for (at, path) in [CHAT, RESPONSES, MESSAGES].into_iter().enumerate() {
             let made = gleaner.plain_rollout().await;
             assert_eq!(outcome(&gleaner, &made, path, true).await, Outcome::InStream, "{path} {fault:?}");
             let record = gleaner.only_call(&made.id).await;
@@ -291,7 +303,7 @@ async fn a_broken_stream_is_never_given_a_normal_end() {
 
 #[tokio::test]
 async fn a_whole_body_that_is_cut_is_asked_for_again() {
-    for path in [CHAT, RESPONSES] {
+    for path in [CHAT, RESPONSES, MESSAGES] {
         let (policy, gleaner, made) = start(80, [Reply::text("x").with(Fault::CutAfter { events: 0 }), Reply::text(TEXT)]).await;
         assert_eq!(outcome(&gleaner, &made, path, false).await, Outcome::Answer(TEXT.to_owned()));
         let record = gleaner.only_call(&made.id).await;
@@ -315,7 +327,7 @@ async fn a_silent_policy_is_given_up() {
 #[tokio::test]
 async fn a_very_long_line_and_bad_utf8_harm_nobody() {
     for fault in [Fault::LongLine { bytes: 9 << 20 }, Fault::BadUtf8] {
-        for path in [CHAT, RESPONSES] {
+        for path in [CHAT, RESPONSES, MESSAGES] {
             let policy = ScriptedPolicy::start(82, [Reply::text(TEXT).with(fault.clone())]).await;
             let gleaner = Gleaner::start(policy.url()).await;
             let made = gleaner.plain_rollout().await;

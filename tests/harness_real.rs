@@ -14,7 +14,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use gleaner::engine::{Docker, EngineConfig, base_image};
-use gleaner::harness::{Catalog, ModelEndpoint, Order, Progress, Report, RolloutConfig, Stage, Task, run_all};
+use gleaner::harness::{Catalog, Choice, ModelEndpoint, Order, Progress, Report, RolloutConfig, Stage, Task, run_all};
 use gleaner::ids::RolloutId;
 use gleaner::store::{Finish, NewRollout, Outcome, Purpose, Reward, Rollout, RolloutStatus};
 use serde_json::{Value, json};
@@ -208,7 +208,7 @@ async fn run(
     let artifacts = tempfile::tempdir().unwrap();
     let (name, variant) = name.split_once(':').map_or((name, None), |(name, variant)| (name, Some(variant)));
     let harness = catalog.get(name).unwrap().clone();
-    let spec = harness.spec.clone().with(variant, &[]).unwrap();
+    let spec = harness.spec.clone().with(&Choice { variant, ..Choice::default() }).unwrap();
     let variant = variant.map(str::to_owned);
     let order = Order { harness, spec, variant, task, samples, image: None, timeout: None };
     let stage = Stage {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use support::client::Answer;
 use support::gleaner::{Gleaner, Made};
 use support::policy::{Reply, ScriptedPolicy};
-use support::{chat, responses};
+use support::{chat, messages, responses};
 
 /// Long against a commit, short against any busy timeout.
 const WHILE_LOCKED: Duration = Duration::from_millis(400);
@@ -57,6 +57,12 @@ fn ends_responses(event: &Value) -> bool {
     }
 }
 
+/// Of a reply of reasoning, text and a call, in this order.
+fn ends_messages(event: &Value) -> bool {
+    let last = event["type"] == "content_block_stop" && event["index"] == 2;
+    last || event["type"] == "message_delta" || event["type"] == "message_stop"
+}
+
 fn is_error(event: &Value) -> bool {
     event.get("error").is_some() || event["type"] == "response.failed"
 }
@@ -66,6 +72,7 @@ async fn a_streams_end_waits_for_its_record() {
     for (path, body, ends) in [
         ("/v1/chat/completions", chat::request("hi", true), ends_chat as fn(&Value) -> bool),
         ("/v1/responses", responses::request("hi", true), ends_responses),
+        ("/v1/messages", messages::request("hi", true), ends_messages),
     ] {
         let reply = Reply { tool_calls: Reply::tools(&[("ls", "{}")]).tool_calls, ..Reply::text("early words") };
         let Setting { gleaner, made, lock, policy } = locked(61, reply.thinking("hm")).await;
@@ -87,6 +94,7 @@ async fn a_stream_that_could_not_be_recorded_ends_as_an_error() {
     for (path, body, ends) in [
         ("/v1/chat/completions", chat::request("hi", true), ends_chat as fn(&Value) -> bool),
         ("/v1/responses", responses::request("hi", true), ends_responses),
+        ("/v1/messages", messages::request("hi", true), ends_messages),
     ] {
         let Setting { gleaner, made, lock, policy } = locked(62, Reply::text("never answered")).await;
         let mut answer = gleaner.call(path, &made.key, &body).await;
@@ -107,8 +115,11 @@ async fn a_stream_that_could_not_be_recorded_ends_as_an_error() {
 
 #[tokio::test]
 async fn a_whole_body_waits_for_its_record() {
-    for (path, body) in [("/v1/chat/completions", chat::request("hi", false)), ("/v1/responses", responses::request("hi", false))]
-    {
+    for (path, body) in [
+        ("/v1/chat/completions", chat::request("hi", false)),
+        ("/v1/responses", responses::request("hi", false)),
+        ("/v1/messages", messages::request("hi", false)),
+    ] {
         let Setting { gleaner, made, lock, policy } = locked(63, Reply::text("held back")).await;
         let bearer = format!("Bearer {}", made.key);
         let headers = [("authorization", bearer.as_str())];

@@ -17,7 +17,11 @@ fn refused(wire: &str, body: impl Into<Vec<u8>>) -> (Option<String>, String) {
     assert_eq!((failure.kind, failure.status), (FailureKind::Invalid, 400), "{failure:?}");
     let body: serde_json::Value = serde_json::from_slice(&wire::named(wire).unwrap().failure(&failure)).unwrap();
     assert_eq!(body["error"]["type"], "invalid_request_error");
-    assert_eq!(body["error"]["param"].as_str(), failure.param.as_deref());
+    if wire == "messages" {
+        assert_eq!((&body["type"], &body["error"]["message"]), (&"error".into(), &failure.message.as_str().into()));
+    } else {
+        assert_eq!(body["error"]["param"].as_str(), failure.param.as_deref());
+    }
     (failure.param, failure.message)
 }
 
@@ -28,7 +32,7 @@ fn at(wire: &str, body: &str, param: &str, message: &str) {
 
 #[test]
 fn a_body_that_is_no_json_object() {
-    for wire in ["chat", "responses"] {
+    for wire in ["chat", "responses", "messages"] {
         assert_eq!(refused(wire, "").1, "the body is empty");
         assert_eq!(
             refused(wire, "{\"model\":\"m\",").1,
@@ -138,6 +142,193 @@ fn bodies_of_countless_things_are_refused() {
     at("responses", &inner, "input[0]", "input[0] has more than 131072 unknown fields");
 }
 
+/// A request of Messages with these fields beside what it must have.
+fn messages(fields: &str) -> String {
+    format!(r#"{{"max_tokens":9,"messages":[{{"role":"user","content":"x"}}],{fields}}}"#)
+}
+
+/// A request of Messages of these messages.
+fn spoken(list: &str) -> String {
+    format!(r#"{{"max_tokens":9,"messages":{list}}}"#)
+}
+
+#[test]
+fn fields_of_messages_that_are_wrong_or_missing_are_named() {
+    for (field, param, message) in [
+        (r#""temperature":"hot""#, "temperature", "temperature must be a number, not a string"),
+        (r#""temperature":1e999"#, "temperature", "temperature must be a number, not 1e999"),
+        (r#""top_k":99999999999999999999"#, "top_k", "top_k must be a whole number, not 99999999999999999999"),
+        (r#""max_tokens":-1"#, "max_tokens", "max_tokens must be a whole number of 0 or more, not -1"),
+        (r#""max_tokens":0"#, "max_tokens", "max_tokens must be 1 or more"),
+        (r#""max_tokens":null"#, "max_tokens", "max_tokens is missing"),
+        (r#""stream":"yes""#, "stream", "stream must be a boolean, not a string"),
+        (r#""model":7"#, "model", "model must be a string, not 7"),
+        (r#""system":7"#, "system", "system must be a string or a list of blocks, not 7"),
+        (r#""system":[{"text":"x"}]"#, "system[0].type", "system[0].type is missing"),
+        (r#""stop_sequences":"x""#, "stop_sequences", "stop_sequences must be a list of strings, not a string"),
+        (r#""thinking":true"#, "thinking", "thinking must be an object, not a boolean"),
+        (r#""tools":{}"#, "tools", "tools must be a list"),
+        (r#""tools":[1]"#, "tools[0]", "tools[0] must be an object"),
+        (r#""tools":[{"input_schema":{}}]"#, "tools[0].name", "tools[0].name is missing"),
+        (r#""tools":[{"name":"f"}]"#, "tools[0].input_schema", "tools[0].input_schema is missing"),
+        (r#""tools":[{"name":"f","input_schema":7}]"#, "tools[0].input_schema", "tools[0].input_schema must be an object, not 7"),
+        (
+            r#""tools":[{"name":"f","input_schema":{}},{"name":"f","input_schema":{}}]"#,
+            "tools[1].name",
+            "tools[1].name must be unique: \"f\"",
+        ),
+        (r#""tool_choice":"auto""#, "tool_choice", "tool_choice must be an object, not a string"),
+        (
+            r#""tool_choice":{"type":"maybe"}"#,
+            "tool_choice.type",
+            "tool_choice.type must be auto, any, tool or none, not \"maybe\"",
+        ),
+        (r#""tool_choice":{"type":"tool"}"#, "tool_choice.name", "tool_choice.name is missing"),
+        (
+            r#""output_config":{"format":{"type":"json_schema"}}"#,
+            "output_config.format.schema",
+            "output_config.format.schema is missing",
+        ),
+    ] {
+        at("messages", &messages(field), param, message);
+    }
+    at("messages", r#"{"messages":[{"role":"user","content":"x"}]}"#, "max_tokens", "max_tokens is missing");
+    at("messages", r#"{"max_tokens":9}"#, "messages", "messages is missing");
+}
+
+#[test]
+fn turns_of_messages_that_are_none_are_named() {
+    let call = r#"{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":{}}]}"#;
+    let answer = |id: &str| format!(r#"{{"role":"user","content":[{{"type":"tool_result","tool_use_id":"{id}"}}]}}"#);
+    let user = r#"{"role":"user","content":"x"}"#;
+    let no_call = "answers no tool_use of the turn before it";
+    for (list, param, message) in [
+        ("7".to_owned(), "messages", "messages must be a list".to_owned()),
+        ("[]".to_owned(), "messages", "messages must not be empty".to_owned()),
+        (r#"[{"role":"system","content":"x"}]"#.to_owned(), "messages", "messages must not be empty".to_owned()),
+        (r#"[{"content":"x"}]"#.to_owned(), "messages[0].role", "messages[0].role is missing".to_owned()),
+        (
+            r#"[{"role":"wizard","content":"x"}]"#.to_owned(),
+            "messages[0].role",
+            "messages[0].role is unknown: \"wizard\"".to_owned(),
+        ),
+        (r#"[{"role":"user"}]"#.to_owned(), "messages[0].content", "messages[0].content is missing".to_owned()),
+        (
+            r#"[{"role":"user","content":7}]"#.to_owned(),
+            "messages[0].content",
+            "messages[0].content must be a string or a list of blocks, not 7".to_owned(),
+        ),
+        (
+            r#"[{"role":"user","content":[{"type":"text"}]}]"#.to_owned(),
+            "messages[0].content[0].text",
+            "messages[0].content[0].text is missing".to_owned(),
+        ),
+        (
+            r#"[{"role":"user","content":[{"type":"image","source":{"type":"base64","data":"x"}}]}]"#.to_owned(),
+            "messages[0].content[0].source.media_type",
+            "messages[0].content[0].source.media_type is missing".to_owned(),
+        ),
+        (
+            format!("[{user},{}]", call.replace("{}", "\"x\"")),
+            "messages[1].content[0].input",
+            "messages[1].content[0].input must be an object, not a string".to_owned(),
+        ),
+        (
+            format!("[{}]", call.replace("assistant", "user")),
+            "messages[0].content[0].type",
+            "messages[0].content[0].type can't be tool_use: only the assistant calls tools".to_owned(),
+        ),
+        (
+            format!("[{user},{}]", answer("a").replace("user\"", "assistant\"")),
+            "messages[1].content[0].type",
+            "messages[1].content[0].type can't be tool_result: the user gives a tool's results".to_owned(),
+        ),
+        // A result must answer a call of the turn right before it, once.
+        (
+            format!("[{}]", answer("a")),
+            "messages[0].content[0].tool_use_id",
+            format!("messages[0].content[0].tool_use_id {no_call}: \"a\""),
+        ),
+        (
+            format!("[{user},{call},{},{user},{{\"role\":\"assistant\",\"content\":\"ok\"}},{}]", answer("a"), answer("a")),
+            "messages[5].content[0].tool_use_id",
+            format!("messages[5].content[0].tool_use_id {no_call}: \"a\""),
+        ),
+        (
+            format!("[{user},{call},{},{}]", answer("a"), answer("a")),
+            "messages[3].content[0].tool_use_id",
+            "messages[3].content[0].tool_use_id has a tool_result already: \"a\"".to_owned(),
+        ),
+        (
+            format!("[{user},{call},{call}]"),
+            "messages[2].content[0].id",
+            "messages[2].content[0].id must be unique: \"a\"".to_owned(),
+        ),
+    ] {
+        at("messages", &spoken(&list), param, &message);
+    }
+}
+
+#[test]
+fn a_conversation_that_only_a_server_would_keep_is_not_found() {
+    let result = r#"{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":"x"}]}"#;
+    for list in ["", result] {
+        let body =
+            format!(r#"{{"max_tokens":9,"messages":[{list}],"thread":{{"type":"continue","previous_message_id":"msg_1"}}}}"#);
+        let failure = parse("messages", body).unwrap_err();
+        assert_eq!((failure.kind, failure.status), (FailureKind::NotFound, 404));
+        let said = wire::named("messages").unwrap().failure(&failure);
+        let said: serde_json::Value = serde_json::from_slice(&said).unwrap();
+        // The official SDKs send the whole conversation again where they read this.
+        assert_eq!(
+            (&said["error"]["type"], &said["error"]["details"]),
+            (&"not_found_error".into(), &serde_json::json!({"error_code": "thread_not_found"}))
+        );
+    }
+    assert!(parse("messages", messages(r#""thread":{"type":"create"}"#)).is_ok());
+}
+
+#[test]
+fn what_messages_can_pass_over_is_no_error() {
+    let call =
+        parse("messages", messages(r#""novel":{"a":[1]},"top_p":null,"tools":null,"thinking":null,"system":null"#)).unwrap();
+    assert_eq!((call.rest.len(), call.notes.as_slice()), (0, ["passed over the field novel".to_owned()].as_slice()));
+    let half = spoken(r#"[{"role":"user","content":[{"type":"text","text":"\ud800","novel":1}],"novel":2}]"#);
+    assert_eq!(format!("{:?}", parse("messages", half).unwrap().messages[0].content), r#"Text("\ud800")"#);
+    let tools: Vec<String> = (0..10_000).map(|at| format!(r#"{{"name":"f{at}","input_schema":{{}}}}"#)).collect();
+    let call = parse("messages", messages(&format!("\"tools\":[{}]", tools.join(",")))).unwrap();
+    assert_eq!(call.tools.len(), 10_000);
+    let kinds: Vec<String> = (0..1_000).map(|at| format!(r#"{{"type":"novel{at}"}}"#)).collect();
+    let call = parse("messages", spoken(&format!(r#"[{{"role":"user","content":[{}]}}]"#, kinds.join(",")))).unwrap();
+    assert_eq!(call.notes.len(), 20, "a few kinds are named");
+}
+
+#[test]
+fn depth_bombs_in_messages_are_refused_or_passed_over() {
+    let bomb = format!("{}1{}", "{\"a\":".repeat(1_000), "}".repeat(1_000));
+    let schema = messages(&format!(r#""tools":[{{"name":"f","input_schema":{bomb}}}]"#));
+    at("messages", &schema, "tools[0].input_schema", "tools[0].input_schema is nested deeper than 100");
+    let input = format!(r#"[{{"role":"assistant","content":[{{"type":"tool_use","id":"a","name":"f","input":{bomb}}}]}}]"#);
+    assert_eq!(refused("messages", spoken(&input)).0.as_deref(), Some("messages[0].content[0].input"));
+    let kwargs = messages(&format!(r#""chat_template_kwargs":{bomb}"#));
+    assert_eq!(refused("messages", kwargs).0.as_deref(), Some("chat_template_kwargs"));
+    assert!(parse("messages", messages(&format!("\"novel\":{bomb}"))).is_ok());
+    // Documents inside of documents are not gone into.
+    let open = r#"{"type":"document","source":{"type":"content","content":["#;
+    let nested = format!("{}{}", open.repeat(30_000), "]}}".repeat(30_000));
+    let call = parse("messages", spoken(&format!(r#"[{{"role":"user","content":[{nested}]}}]"#))).unwrap();
+    assert_eq!(call.notes, ["passed over the content block document"]);
+    // A tool that is referred to again and again is spelt out once.
+    let long = "x".repeat(10_000);
+    let tools = format!(
+        r#""tools":[{{"name":"f","input_schema":{{}}}},{{"name":"g","description":"{long}","input_schema":{{}},"defer_loading":true}}]"#
+    );
+    let references = vec![r#"{"type":"tool_reference","tool_name":"g"}"#; 20_000].join(",");
+    let body = format!(r#"{{"max_tokens":9,{tools},"messages":[{{"role":"user","content":[{references}]}}]}}"#);
+    let size = format!("{:?}", parse("messages", body).unwrap().messages).len();
+    assert!(size < 2_000_000, "{size}");
+}
+
 #[test]
 fn unknown_fields_pass_and_the_last_of_a_key_stands() {
     let body = r#"{"messages":[{"role":"x"}],"top_k":"no","novel":{"b": 1,"a":2},"m\u006fdel":"n","messages":[{"role":"user","content":"\ud800","name":"me"}],"top_k":4}"#;
@@ -163,4 +354,209 @@ fn what_responses_can_not_pass_over_is_refused() {
     }
     let nulls = r#"{"input":"x","previous_response_id":null,"conversation":null,"background":false,"text":null,"tools":null}"#;
     assert!(parse("responses", nulls).is_ok());
+}
+
+mod gemini {
+    //! In this wire's form the field at fault stands in the details, and the API's status beside the code.
+
+    use super::{Bytes, Call, Failure, wire};
+
+    fn parse(body: impl Into<Vec<u8>>) -> Result<Vec<Call>, Failure> {
+        let target = wire::Target::read("/models/m:generateContent");
+        wire::named("gemini").unwrap().parse(target, &Bytes::from(body.into()))
+    }
+
+    #[track_caller]
+    fn refused(body: impl Into<Vec<u8>>) -> (Option<String>, String) {
+        let failure = parse(body).unwrap_err();
+        let body: serde_json::Value = serde_json::from_slice(&wire::named("gemini").unwrap().failure(&failure)).unwrap();
+        let error = &body["error"];
+        assert_eq!((failure.status, &error["code"], &error["status"]), (400, &400.into(), &"INVALID_ARGUMENT".into()));
+        assert_eq!(error["message"], failure.message);
+        assert_eq!(error["details"][0]["fieldViolations"][0]["field"].as_str(), failure.param.as_deref());
+        (failure.param, failure.message)
+    }
+
+    #[track_caller]
+    fn at(body: &str, param: &str, message: &str) {
+        assert_eq!(refused(body), (Some(param.to_owned()), message.to_owned()), "{body}");
+    }
+
+    const USER: &str = r#""contents":[{"role":"user","parts":[{"text":"x"}]}]"#;
+
+    #[test]
+    fn a_body_that_is_no_request() {
+        assert_eq!(refused("").1, "the body is empty");
+        assert!(refused("{\"contents\":[").1.starts_with("the body is not valid JSON: EOF"));
+        assert_eq!(refused("[1]"), (Some("body".to_owned()), "body must be an object".to_owned()));
+        assert_eq!(refused(b"{\"contents\":\"\xff\"}").1, "the body is not valid UTF-8 at byte 13");
+        assert!(refused(b"{\"contents\":\"a\0b\"}").1.contains("control character"));
+        at("{}", "contents", "contents is missing");
+        at(r#"{"contents":[]}"#, "contents", "contents must not be empty");
+        at(r#"{"contents":null}"#, "contents", "contents must not be empty");
+        at(r#"{"contents":[{"role":"user","parts":[]}]}"#, "contents", "contents must not be empty");
+        at(r#"{"contents":7}"#, "contents", "contents must be a list");
+        at(r#"{"contents":["hi"]}"#, "contents[0]", "contents[0] must be an object");
+    }
+
+    #[test]
+    fn fields_of_the_wrong_type_are_named_as_the_client_spells_them() {
+        for (field, param, message) in [
+            (r#""generationConfig":[]"#, "generationConfig", "must be an object, not a list"),
+            (r#""generationConfig":{"temperature":"hot"}"#, "generationConfig.temperature", "must be a number, not a string"),
+            (r#""generationConfig":{"topP":1e999}"#, "generationConfig.topP", "must be a number, not 1e999"),
+            (r#""generation_config":{"top_k":1.5}"#, "generation_config.top_k", "must be a whole number, not 1.5"),
+            (
+                r#""generationConfig":{"maxOutputTokens":-1}"#,
+                "generationConfig.maxOutputTokens",
+                "must be a whole number of 0 or more, not -1",
+            ),
+            (
+                r#""generationConfig":{"seed":99999999999999999999}"#,
+                "generationConfig.seed",
+                "must be a whole number, not 99999999999999999999",
+            ),
+            (
+                r#""generationConfig":{"stopSequences":"x"}"#,
+                "generationConfig.stopSequences",
+                "must be a list of strings, not a string",
+            ),
+            (r#""generationConfig":{"candidateCount":9}"#, "generationConfig.candidateCount", "must be 8 or less"),
+            (
+                r#""generationConfig":{"thinkingConfig":{"includeThoughts":1}}"#,
+                "generationConfig.thinkingConfig.includeThoughts",
+                "must be a boolean, not 1",
+            ),
+            (r#""generationConfig":{"responseSchema":7}"#, "generationConfig.responseSchema", "must be a schema"),
+            (r#""tools":{}"#, "tools", "must be a list"),
+            (r#""tools":[{"functionDeclarations":[{}]}]"#, "tools[0].functionDeclarations[0].name", "is missing"),
+            (
+                r#""tools":[{"function_declarations":[{"name":"f","parameters":"x"}]}]"#,
+                "tools[0].function_declarations[0].parameters",
+                "must be a schema",
+            ),
+            (
+                r#""toolConfig":{"functionCallingConfig":{"mode":"SOME"}}"#,
+                "toolConfig.functionCallingConfig.mode",
+                "must be AUTO, ANY, NONE or VALIDATED, not \"SOME\"",
+            ),
+            (
+                r#""tools":[{"functionDeclarations":[{"name":"f"}]}],"toolConfig":{"functionCallingConfig":{"mode":"ANY","allowedFunctionNames":["g"]}}"#,
+                "toolConfig.functionCallingConfig.allowedFunctionNames",
+                "names none of the declared functions",
+            ),
+            (r#""systemInstruction":7"#, "systemInstruction", "must be an object, not 7"),
+            (r#""cachedContent":7"#, "cachedContent", "must be a string, not 7"),
+        ] {
+            at(&format!("{{{USER},{field}}}"), param, &format!("{param} {message}"));
+            at(&format!("{{{field},{USER}}}"), param, &format!("{param} {message}"));
+        }
+    }
+
+    #[test]
+    fn contents_that_are_none_are_named() {
+        for (content, param, message) in [
+            (r#"{"role":"wizard","parts":[{"text":"x"}]}"#, "contents[1].role", "must be user or model, not \"wizard\""),
+            (r#"{"role":"user","parts":"x"}"#, "contents[1].parts", "must be a list, not a string"),
+            (r#"{"role":"user","parts":[{"text":7}]}"#, "contents[1].parts[0].text", "must be a string, not 7"),
+            (
+                r#"{"role":"user","parts":[{"inlineData":{"mimeType":"image/png"}}]}"#,
+                "contents[1].parts[0].inlineData.data",
+                "is missing",
+            ),
+            (
+                r#"{"role":"user","parts":[{"inlineData":{"mimeType":"text/plain","data":"!"}}]}"#,
+                "contents[1].parts[0].inlineData.data",
+                "must be text in base64",
+            ),
+            (
+                r#"{"role":"user","parts":[{"fileData":{"mimeType":"image/png"}}]}"#,
+                "contents[1].parts[0].fileData.fileUri",
+                "is missing",
+            ),
+            (
+                r#"{"role":"model","parts":[{"functionCall":{"args":{}}}]}"#,
+                "contents[1].parts[0].functionCall.name",
+                "is missing",
+            ),
+            (
+                r#"{"role":"model","parts":[{"functionCall":{"name":"f","args":"{}"}}]}"#,
+                "contents[1].parts[0].functionCall.args",
+                "must be an object",
+            ),
+            (
+                r#"{"role":"user","parts":[{"functionCall":{"name":"f"}}]}"#,
+                "contents[1].parts[0]",
+                "must not be a functionCall: those are the model's",
+            ),
+            (
+                r#"{"role":"model","parts":[{"functionResponse":{"name":"f"}}]}"#,
+                "contents[1].parts[0]",
+                "must not be a functionResponse: those are the user's",
+            ),
+            (
+                r#"{"role":"user","parts":[{"functionResponse":{"id":"1","name":"f","response":{}}}]}"#,
+                "contents[1].parts[0]",
+                "is a functionResponse that answers no functionCall before it",
+            ),
+        ] {
+            let body = format!(r#"{{"contents":[{{"role":"user","parts":[{{"text":"x"}}]}},{content}]}}"#);
+            at(&body, param, &format!("{param} {message}"));
+        }
+    }
+
+    #[test]
+    fn a_second_response_to_one_call_answers_none() {
+        let call = r#"{"role":"model","parts":[{"functionCall":{"id":"a","name":"f"}}]}"#;
+        let response = r#"{"functionResponse":{"id":"a","name":"f","response":{}}}"#;
+        let body = format!(r#"{{"contents":[{call},{{"parts":[{response},{response}]}}]}}"#);
+        at(&body, "contents[1].parts[1]", "contents[1].parts[1] is a functionResponse that answers no functionCall before it");
+    }
+
+    #[test]
+    fn deep_values_are_refused_wherever_they_hide() {
+        let nested = |open: &str, close: &str, levels| format!("{}1{}", open.repeat(levels), close.repeat(levels));
+        let schema = nested(r#"{"type":"OBJECT","properties":{"a":"#, "}}", 1_000).replace(":1}", ":{}}");
+        for kind in ["parameters", "parametersJsonSchema"] {
+            let param = format!("tools[0].functionDeclarations[0].{kind}");
+            let body = format!(r#"{{{USER},"tools":[{{"functionDeclarations":[{{"name":"f","{kind}":{schema}}}]}}]}}"#);
+            at(&body, &param, &format!("{param} is nested deeper than 100"));
+        }
+        for deep in [nested("[", "]", 200_000), nested("{\"a\":", "}", 200_000)] {
+            for body in [
+                format!(r#"{{{USER},"novel":{deep}}}"#),
+                format!(r#"{{{USER},"generationConfig":{{"novel":{deep}}}}}"#),
+                format!(r#"{{"contents":[{{"role":"user","parts":[{{"novel":{deep}}}]}}]}}"#),
+                format!(
+                    r#"{{"contents":[{{"role":"model","parts":[{{"functionCall":{{"name":"f","args":{{"a":{deep}}}}}}}]}}]}}"#
+                ),
+                format!(r#"{{"contents":{deep}}}"#),
+                format!(r#"{{"contents":[{{"parts":{deep}}}]}}"#),
+            ] {
+                refused(body);
+            }
+        }
+    }
+
+    #[test]
+    fn ten_thousand_tools_and_calls_are_only_many() {
+        let many = |one: &dyn Fn(usize) -> String| (0..10_000).map(one).collect::<Vec<_>>().join(",");
+        let declared = many(&|n| format!(r#"{{"name":"f{n}","parameters":{{"type":"OBJECT"}}}}"#));
+        let called = many(&|n| format!(r#"{{"functionCall":{{"name":"f","args":{{"n":{n}}}}}}}"#));
+        let answered = many(&|n| format!(r#"{{"functionResponse":{{"name":"f","response":{{"output":"{n}"}}}}}}"#));
+        let body = format!(
+            r#"{{"contents":[{{"role":"model","parts":[{called}]}},{{"parts":[{answered}]}}],"tools":[{{"functionDeclarations":[{declared}]}}]}}"#
+        );
+        let call = parse(body).unwrap().remove(0);
+        assert_eq!((call.tools.len(), call.messages.len()), (10_000, 10_001));
+        assert_eq!(format!("{:?}", call.messages[10_000].content), r#"Text("9999")"#);
+    }
+
+    #[test]
+    fn half_a_character_and_unknown_fields_pass() {
+        let body = r#"{"contents":[{"role":"user","novel":1,"parts":[{"text":"\ud800","novel":[]}]}],"novel":{"a":1},"tools":null,"generationConfig":null}"#;
+        let call = parse(body).unwrap().remove(0);
+        assert_eq!(format!("{:?}", call.messages[0].content), r#"Text("\ud800")"#);
+        assert_eq!((call.rest.len(), call.notes), (0, vec!["passed over novel".to_owned()]));
+    }
 }

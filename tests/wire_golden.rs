@@ -83,9 +83,9 @@ impl From<Step> for Event {
 
 /// What is wanted, so that a new thing to want changes no snapshot of others.
 fn show_wants(call: &Call) -> String {
-    let Wants { usage, logprobs, top_logprobs, token_ids, prompt, function_call, array } = call.wants;
+    let Wants { usage, logprobs, top_logprobs, token_ids, prompt, function_call, array, thoughts } = call.wants;
     let flags = [("usage", usage), ("logprobs", logprobs), ("token_ids", token_ids), ("prompt", prompt)];
-    let flags = flags.into_iter().chain([("function_call", function_call), ("array", array)]);
+    let flags = flags.into_iter().chain([("function_call", function_call), ("array", array), ("thoughts", thoughts)]);
     let wanted = flags.filter(|(_, wanted)| *wanted).map(|(name, _)| format!(" {name}"));
     wanted.chain(top_logprobs.map(|count| format!(" top_logprobs={count}"))).collect()
 }

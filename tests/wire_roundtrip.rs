@@ -69,8 +69,11 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 }
 
 fn request(wire: &dyn Wire, messages: &[Value]) -> Call {
-    let list = if wire.name() == "chat" { "messages" } else { "input" };
-    let body = json!({ "model": "m", "stream": true, "stream_options": { "include_usage": true }, list: messages });
+    let list = if wire.name() == "responses" { "input" } else { "messages" };
+    let mut body = json!({ "model": "m", "stream": true, "stream_options": { "include_usage": true }, list: messages });
+    if wire.name() == "messages" {
+        body["max_tokens"] = json!(100);
+    }
     wire.parse(Target::read(wire.paths()[0]), &Bytes::from(body.to_string())).unwrap().remove(0)
 }
 
@@ -210,6 +213,105 @@ fn check_response_stream(live: &str, held: &str) -> Value {
     response
 }
 
+/// The same reply with functions in place of custom tools, on wires that have none.
+fn without_custom(events: Vec<Event>) -> Vec<Event> {
+    let plain = |event| match event {
+        Event::ToolStart { index, tool } => Event::ToolStart { index, tool: ToolStart { kind: ToolKind::Function, ..tool } },
+        other => other,
+    };
+    events.into_iter().map(plain).collect()
+}
+
+/// Adds up events as Anthropic's SDKs do, and holds them to the order that these insist on.
+fn read_messages_stream(stream: &str) -> Seen {
+    let mut reply = Seen { text: String::new(), reasoning: String::new(), tools: vec![], finish: String::new(), total: None };
+    for event in stream.split("\n\n").filter(|event| !event.is_empty()) {
+        let (name, data) = event.split_once("\ndata: ").unwrap();
+        assert_eq!(name.strip_prefix("event: ").unwrap(), serde_json::from_str::<Value>(data).unwrap()["type"]);
+    }
+    let events = data(stream);
+    let count = events.len();
+    assert_eq!((&events[0]["type"], &events[count - 1]["type"]), (&json!("message_start"), &json!("message_stop")));
+    assert!(events[0]["message"]["usage"]["input_tokens"].as_u64().unwrap() > 0);
+    let (mut open, mut begun, mut signed) = (None::<Value>, 0, false);
+    for event in &events[1..count - 1] {
+        match event["type"].as_str().unwrap() {
+            "content_block_start" => {
+                assert_eq!((open.is_none(), &event["index"]), (true, &json!(begun)));
+                begun += 1;
+                signed = false;
+                let block = event["content_block"].clone();
+                if block["type"] == "tool_use" {
+                    reply.tools.push((false, string(&block["id"]), string(&block["name"]), String::new()));
+                }
+                open = Some(block);
+            }
+            "content_block_delta" => {
+                let (block, delta) = (open.as_ref().unwrap(), &event["delta"]);
+                assert_eq!((&event["index"], signed), (&json!(begun - 1), false));
+                match (block["type"].as_str().unwrap(), delta["type"].as_str().unwrap()) {
+                    ("text", "text_delta") => reply.text += &string(&delta["text"]),
+                    ("thinking", "thinking_delta") => reply.reasoning += &string(&delta["thinking"]),
+                    ("thinking", "signature_delta") => signed = !string(&delta["signature"]).is_empty(),
+                    ("tool_use", "input_json_delta") => reply.tools.last_mut().unwrap().3 += &string(&delta["partial_json"]),
+                    other => panic!("{other:?}"),
+                }
+            }
+            "content_block_stop" => {
+                let block = open.take().unwrap();
+                assert_eq!((&event["index"], signed), (&json!(begun - 1), block["type"] == "thinking"));
+            }
+            "message_delta" => {
+                assert!(open.is_none());
+                reply.finish += &string(&event["delta"]["stop_reason"]);
+                reply.total = total(&event["usage"]);
+            }
+            other => panic!("unknown event {other}"),
+        }
+    }
+    reply
+}
+
+fn total(usage: &Value) -> Option<u64> {
+    ["input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens"]
+        .into_iter()
+        .map(|name| usage[name].as_u64())
+        .sum()
+}
+
+fn read_messages_whole(body: &Value) -> Seen {
+    let mut reply = Seen {
+        text: String::new(),
+        reasoning: String::new(),
+        tools: vec![],
+        finish: string(&body["stop_reason"]),
+        total: total(&body["usage"]),
+    };
+    for block in body["content"].as_array().unwrap() {
+        match block["type"].as_str().unwrap() {
+            "text" => reply.text += &string(&block["text"]),
+            "thinking" => reply.reasoning += &string(&block["thinking"]),
+            "tool_use" => {
+                let input = &block["input"];
+                let arguments = input["INVALID_JSON"].as_str().map_or_else(|| input.to_string(), str::to_owned);
+                reply.tools.push((false, string(&block["id"]), string(&block["name"]), arguments));
+            }
+            other => panic!("unknown block {other}"),
+        }
+    }
+    reply
+}
+
+/// The same with arguments that are objects as their meaning, and no counts where none were given.
+fn meant(mut seen: Seen, counted: bool) -> Seen {
+    for (.., arguments) in &mut seen.tools {
+        if let Ok(object @ Value::Object(_)) = serde_json::from_str(arguments) {
+            *arguments = object.to_string();
+        }
+    }
+    Seen { total: seen.total.filter(|_| counted), ..seen }
+}
+
 /// The reply's message as a later request carries it back.
 fn echoed(wire: &dyn Wire, items: &[Value]) -> Message {
     let messages = [&[json!({ "role": "user", "content": "go" })], items].concat();
@@ -253,6 +355,191 @@ proptest! {
         let items = response["output"].as_array().unwrap();
         if !items.is_empty() {
             prop_assert_eq!(said(&echoed(wire, items)), said(&reply.message()));
+        }
+    }
+
+    #[test]
+    fn messages_say_what_the_reply_says(events in events()) {
+        let wire = wire::named("messages").unwrap();
+        let (live, held, whole, reply) = write(wire, &without_custom(events));
+        let finish = if reply.tool_calls.is_empty() { "end_turn" } else { "tool_use" };
+        let counted = reply.usage.is_some();
+        let expected = seen(&reply, finish.to_owned());
+        let streamed = read_messages_stream(&format!("{live}{held}"));
+        prop_assert_eq!(Seen { total: streamed.total.filter(|_| counted), ..streamed }, seen(&reply, finish.to_owned()));
+        prop_assert_eq!(meant(read_messages_whole(&whole), counted), meant(expected, counted));
+        // What ends a tool's block, and all after it, is held back.
+        let stops = data(&live).into_iter().filter(|event| event["type"] == "content_block_stop");
+        let tools: Vec<u64> = data(&live).iter().filter(|event| event["content_block"]["type"] == "tool_use")
+            .map(|event| event["index"].as_u64().unwrap()).collect();
+        prop_assert!(stops.into_iter().all(|stop| !tools.contains(&stop["index"].as_u64().unwrap())) && tools.len() < 2);
+        prop_assert!(!live.contains("message_delta") && !live.contains("message_stop"));
+        let blocks = whole["content"].as_array().unwrap();
+        let back = said(&echoed(wire, &[json!({ "role": "assistant", "content": blocks })]));
+        let mut sent = said(&reply.message());
+        for (tool, block) in sent.tools.iter_mut().zip(blocks.iter().filter(|block| block["type"] == "tool_use")) {
+            tool.3 = block["input"].to_string();
+        }
+        prop_assert_eq!(back, sent);
+    }
+}
+
+mod gemini {
+    use gleaner::call::{Content, ToolCall};
+
+    use super::*;
+
+    /// Any reply whose calls have objects for arguments, in odd spacing, if they are to be `sound`.
+    fn replies() -> impl Strategy<Value = (Vec<Event>, bool)> {
+        (events(), any::<bool>()).prop_map(|(events, sound)| {
+            let mut begun = Vec::new();
+            let mut made = Vec::new();
+            for event in events {
+                let ends = matches!(event, Event::Finish(_));
+                match event {
+                    Event::ToolArguments { index, fragment } if sound && begun[index as usize] => {
+                        let escaped = String::from_utf8(fragment.inner().to_vec()).unwrap();
+                        made.push(Event::ToolArguments { index, fragment: Text::new(&escaped) });
+                        continue;
+                    }
+                    Event::ToolStart { index, ref tool } => {
+                        let wrapped = sound && tool.kind == ToolKind::Function;
+                        begun.push(wrapped);
+                        made.push(event);
+                        if wrapped {
+                            made.push(Event::ToolArguments { index, fragment: Text::new("{ \"k\" :\"") });
+                        }
+                        continue;
+                    }
+                    _ if ends => made.extend(
+                        (0..)
+                            .zip(&begun)
+                            .filter(|(_, wrapped)| **wrapped)
+                            .map(|(index, _)| Event::ToolArguments { index, fragment: Text::new("\"\n}") }),
+                    ),
+                    _ => {}
+                }
+                made.push(event);
+            }
+            (made, sound)
+        })
+    }
+
+    fn chunks(target: &str, events: &[Event]) -> (String, String, Value, Reply) {
+        let wire = wire::named("gemini").unwrap();
+        let config = json!({ "thinkingConfig": { "includeThoughts": true } });
+        let body = json!({ "contents": [{ "parts": [{ "text": "go" }] }], "generationConfig": config });
+        let call = wire.parse(Target::read(target), &Bytes::from(body.to_string())).unwrap().remove(0);
+        let head = || ReplyHead { call_id: CallId(uuid::Uuid::from_u128(7)), choice: 0, created: 1, model: "m".to_owned() };
+        let (mut live, mut late, mut whole) = (Vec::new(), Vec::new(), Vec::new());
+        let mut encoder = wire.encoder(&call, head());
+        let mut fold = Fold::default();
+        encoder.begin(&mut live);
+        for event in events {
+            fold.push(event);
+            encoder.event(event, &mut live);
+            encoder.ping(&mut live);
+        }
+        let reply = fold.reply();
+        encoder.finish(&reply, &mut late);
+        encoder.close(reply.usage.as_ref(), &mut late);
+        wire.encoder(&call, head()).whole(std::slice::from_ref(&reply), &mut whole);
+        (String::from_utf8(live).unwrap(), String::from_utf8(late).unwrap(), serde_json::from_slice(&whole).unwrap(), reply)
+    }
+
+    fn read(chunks: &[Value]) -> Seen {
+        let mut reply = Seen { text: String::new(), reasoning: String::new(), tools: vec![], finish: String::new(), total: None };
+        for chunk in chunks {
+            assert_eq!(reply.finish, "", "nothing follows the end");
+            let candidate = &chunk["candidates"][0];
+            for part in parts(chunk) {
+                let text = string(&part["text"]);
+                if part["thought"] == true {
+                    reply.reasoning += &text
+                } else {
+                    reply.text += &text
+                }
+                if let Some(call) = part.get("functionCall") {
+                    reply.tools.push((false, string(&call["id"]), string(&call["name"]), call["args"].to_string()));
+                }
+            }
+            reply.finish = string(&candidate["finishReason"]);
+            reply.total = chunk["usageMetadata"]["totalTokenCount"].as_u64();
+        }
+        reply
+    }
+
+    fn parts(chunk: &Value) -> &[Value] {
+        let parts = chunk["candidates"][0]["content"]["parts"].as_array().unwrap();
+        assert!(!parts.is_empty(), "a chat drops a turn that has such a chunk");
+        parts
+    }
+
+    /// What a client is to see: arguments as values, and no calls if one is malformed.
+    fn expected(reply: &Reply) -> Seen {
+        let value = |call: &ToolCall| match (call.kind, call.arguments.decode()) {
+            (ToolKind::Custom, input) => Some(json!({ "input": input })),
+            (_, text) if text.trim().is_empty() => Some(json!({})),
+            (_, text) => serde_json::from_str(&text).ok().filter(Value::is_object),
+        };
+        let values: Option<Vec<Value>> = reply.tool_calls.iter().map(value).collect();
+        let finish = if values.is_some() { "STOP" } else { "MALFORMED_FUNCTION_CALL" };
+        let mut seen = seen(reply, finish.to_owned());
+        seen.tools.truncate(values.as_ref().map_or(0, Vec::len));
+        for ((custom, _, _, arguments), value) in seen.tools.iter_mut().zip(values.unwrap_or_default()) {
+            (*custom, *arguments) = (false, value.to_string());
+        }
+        seen
+    }
+
+    /// The reply's message as a later request gives it back, its contents as they came but for thoughts, perhaps.
+    fn echoed(chunks: &[Value], thoughts: bool) -> Message {
+        let wire = wire::named("gemini").unwrap();
+        let contents = chunks.iter().map(|chunk| {
+            let kept = parts(chunk).iter().filter(|part| thoughts || part["thought"] != true);
+            json!({ "role": "model", "parts": kept.collect::<Vec<_>>() })
+        });
+        let body = json!({ "contents": contents.collect::<Vec<_>>() });
+        let target = Target::read("/models/m:generateContent");
+        let mut messages = wire.parse(target, &Bytes::from(body.to_string())).unwrap().remove(0).messages;
+        assert_eq!(messages.len(), 1);
+        messages.pop().unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn chunks_say_what_the_reply_says((events, sound) in replies()) {
+            let (live, held, whole, reply) = chunks("/models/m:streamGenerateContent?alt=sse", &events);
+            prop_assert!(!live.contains("finishReason") && !live.contains("functionCall"));
+            let stream = data(&format!("{live}{held}"));
+            prop_assert_eq!(&read(&stream), &expected(&reply));
+            prop_assert_eq!(&read(std::slice::from_ref(&whole)), &expected(&reply));
+            let (live, held, _, _) = chunks("/models/m:streamGenerateContent", &events);
+            let array: Vec<Value> = serde_json::from_str(&format!("{live}{held}")).unwrap();
+            prop_assert_eq!(&array[1..], &stream[..]);
+            if sound {
+                for chunks in [stream, vec![whole]] {
+                    for thoughts in [true, false] {
+                        let message = echoed(&chunks, thoughts);
+                        let reasoning = message.reasoning.as_ref().map(|text| text.decode().into_owned());
+                        prop_assert_eq!(reasoning.unwrap_or_default(), seen(&reply, String::new()).reasoning);
+                        let text = match &message.content {
+                            Content::Text(text) => text.decode().into_owned(),
+                            _ => String::new(),
+                        };
+                        prop_assert_eq!(text, seen(&reply, String::new()).text);
+                        for (back, call) in message.tool_calls.iter().zip(&reply.tool_calls) {
+                            let sampled = match call.kind {
+                                ToolKind::Function => call.arguments.decode().into_owned(),
+                                ToolKind::Custom => json!({ "input": call.arguments.decode() }).to_string(),
+                            };
+                            prop_assert_eq!(&*back.arguments.decode(), sampled.trim());
+                            prop_assert_eq!((&back.id, &back.name), (&call.id, &call.name));
+                        }
+                        prop_assert_eq!(message.tool_calls.len(), reply.tool_calls.len());
+                    }
+                }
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 # Builds the payload of mini-swe-agent: Python with its own loader and libraries, so that it runs in any image, and a venv.
 # Runs as root in a container of Debian bookworm; the payload is the folder $OUT, mounted where the harness will find it.
 set -eu
+. "$(dirname "$0")/loader.sh"
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
 apt-get install -y -qq --no-install-recommends python3 python3-venv patchelf ca-certificates >/dev/null
@@ -16,16 +17,9 @@ rm -rf "$OUT/python/lib/$version/test" "$OUT/python/lib/$version/__pycache__"
 "/usr/bin/$version" -m venv --copies "$OUT/venv"
 "$OUT/venv/bin/pip" install --quiet --no-cache-dir --no-compile --disable-pip-version-check $PACKAGES
 
-# The libraries that the interpreter, its extension modules and the wheels' find in the system, and the loader itself.
-find "$OUT" -type f \( -name '*.so' -o -name '*.so.*' -o -path '*/bin/python3*' \) -exec ldd {} + 2>/dev/null |
-  awk '$2 == "=>" && $3 ~ /^\/(usr\/)?lib/ { print $3 }' | sort -u |
-  while read -r library; do cp -L "$library" "$OUT/lib/"; done
-loader=$(patchelf --print-interpreter "/usr/bin/$version")
-cp -L "$loader" "$OUT/lib/"
-
+own_libraries
 for binary in "$OUT/python/bin/$version" "$OUT"/venv/bin/python3*; do
-  [ -L "$binary" ] && continue
-  patchelf --set-interpreter "$OUT/lib/$(basename "$loader")" --force-rpath --set-rpath "$OUT/lib" "$binary"
+  [ -L "$binary" ] || use_own_libraries "$binary"
 done
 sed -i "s|^home = .*|home = $OUT/python/bin|" "$OUT/venv/pyvenv.cfg"
 find "$OUT/venv" -name '*.exe' -delete

@@ -34,8 +34,10 @@ impl Reply {
     /// The reply as the assistant's message of the conversation.
     #[must_use]
     pub fn message(&self) -> Message {
+        // Servers begin every stream with an empty text.
+        let said = self.text.as_ref().filter(|text| !text.is_empty()).or(self.refusal.as_ref()).or(self.text.as_ref());
         Message {
-            content: self.text.clone().or_else(|| self.refusal.clone()).map_or(Content::Null, Content::Text),
+            content: said.cloned().map_or(Content::Null, Content::Text),
             reasoning: self.reasoning.clone(),
             tool_calls: self.tool_calls.clone(),
             ..Message::new(Role::Assistant)
@@ -202,5 +204,9 @@ mod tests {
     fn a_refusal_stands_for_the_text_in_the_message() {
         let reply = fold(&[Event::Refusal("N".into()), Event::Refusal("o".into())]);
         assert_eq!((reply.text.clone(), reply.message().content), (None, Content::Text("No".into())));
+        let streamed = fold(&[Event::Text("".into()), Event::Refusal("No".into())]);
+        assert_eq!(streamed.message().content, Content::Text("No".into()));
+        let silent = fold(&[Event::Text("".into())]);
+        assert_eq!(silent.message().content, Content::Text("".into()));
     }
 }

@@ -101,6 +101,8 @@ pub struct Wants {
     pub function_call: bool,
     /// A stream as one JSON array, as Gemini gives it where server-sent events are not asked for.
     pub array: bool,
+    /// The reasoning as parts of the reply, on a wire where that is asked for.
+    pub thoughts: bool,
 }
 
 /// How tokens are drawn. `None` is the server's own default.

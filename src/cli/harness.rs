@@ -112,19 +112,20 @@ fn listed(catalog: &Catalog, cache: &Path, json: bool) -> Result<String, SpecErr
         let spec = &harness.spec;
         let built = builder.folder(harness)?.is_dir();
         let variants: Vec<&str> = spec.variants.keys().map(String::as_str).collect();
+        let wires: Vec<&str> = spec.wires().collect();
         objects.push(json!({
-            "name": spec.name, "version": spec.version, "wire": spec.wire, "variants": variants, "built": built,
+            "name": spec.name, "version": spec.version, "wires": wires, "variants": variants, "built": built,
             "origin": harness.origin, "description": spec.description,
         }));
         let variants = if variants.is_empty() { "-".to_owned() } else { variants.join(", ") };
         let built = if built { "yes" } else { "no" }.to_owned();
-        let row = [&spec.name, &spec.version, &spec.wire, &variants, &built, &spec.description];
+        let row = [&spec.name, &spec.version, &wires.join(", "), &variants, &built, &spec.description];
         rows.push(row.map(Clone::clone).to_vec());
     }
     if json {
         return Ok(format!("{}\n", json!({ "harnesses": objects })));
     }
-    Ok(table(&["name", "version", "wire", "variants", "built", "description"], &rows, Paint::of_stdout()))
+    Ok(table(&["name", "version", "wires", "variants", "built", "description"], &rows, Paint::of_stdout()))
 }
 
 #[cfg(test)]
@@ -136,10 +137,12 @@ mod tests {
         let cache = tempfile::tempdir().unwrap();
         let catalog = Catalog::load(None).unwrap();
         let list: serde_json::Value = serde_json::from_str(&listed(&catalog, cache.path(), true).unwrap()).unwrap();
-        let mini = &list["harnesses"][1];
-        assert_eq!((&mini["name"], &mini["wire"], &mini["built"]), (&json!("mini-swe-agent"), &json!("chat"), &json!(false)));
-        assert_eq!(mini["variants"], json!(["text"]));
+        let rows = list["harnesses"].as_array().unwrap();
+        let mini = rows.iter().find(|row| row["name"] == "mini-swe-agent").unwrap();
+        let told = json!({"wires": mini["wires"], "built": mini["built"], "variants": mini["variants"]});
+        assert_eq!(told, json!({"wires": ["chat", "messages", "responses"], "built": false, "variants": ["text"]}));
         let text = listed(&catalog, cache.path(), false).unwrap();
-        assert!(text.lines().nth(1).unwrap().starts_with("codex "), "{text}");
+        let codex = text.lines().find(|line| line.starts_with("codex ")).unwrap();
+        assert!(codex.contains(" responses "), "{text}");
     }
 }

@@ -16,7 +16,7 @@ use super::progress::Watcher;
 use super::terminal::{Paint, harmless, print, table};
 use crate::engine::{Docker, EngineConfig, base_image};
 use crate::harness::spec::SpecError;
-use crate::harness::{Catalog, ModelEndpoint, Order, Report, RolloutConfig, Stage, Task, TaskError, run_all};
+use crate::harness::{Catalog, Choice, ModelEndpoint, Order, Report, RolloutConfig, Stage, Task, TaskError, run_all};
 use crate::store::Outcome;
 
 /// Runs a real harness on a task, in a container whose only way out is the model, and records every call.
@@ -24,6 +24,9 @@ use crate::store::Outcome;
 pub(super) struct Args {
     /// The harness, or HARNESS:VARIANT (`gleaner harness list` shows them)
     harness: String,
+    /// The wire to speak, of those that the harness can; `gleaner harness list` shows them, its own choice first
+    #[arg(long, value_name = "WIRE")]
+    wire: Option<String>,
     /// What to ask it
     #[arg(required_unless_present = "task", conflicts_with = "task")]
     prompt: Option<String>,
@@ -80,7 +83,7 @@ fn positive(text: &str) -> Result<usize, String> {
 /// What is to be run. Looked at before anything is started, so that a wrong name costs nothing.
 ///
 /// # Errors
-/// If the harness, its variant, a parameter or a task is wrong; see [`is_usage`].
+/// If the harness, its variant, wire, a parameter or a task is wrong; see [`is_usage`].
 pub(super) fn orders(args: &Args) -> anyhow::Result<Vec<Order>> {
     if args.server.is_some() {
         anyhow::bail!("--server comes in a later version; without it `run` serves the model calls itself, on the same store");
@@ -88,7 +91,7 @@ pub(super) fn orders(args: &Args) -> anyhow::Result<Vec<Order>> {
     let catalog = Catalog::load(args.harnesses.as_deref())?;
     let (name, variant) = args.harness.split_once(':').map_or((&*args.harness, None), |(name, variant)| (name, Some(variant)));
     let harness = catalog.get(name)?;
-    let spec = harness.spec.clone().with(variant, &args.set)?;
+    let spec = harness.spec.clone().with(&Choice { variant, wire: args.wire.as_deref(), set: &args.set })?;
     let tasks = match &args.task {
         Some(path) => Task::load(path)?,
         None => vec![Task::of_prompt(args.prompt.as_deref().unwrap_or_default())],
@@ -260,7 +263,13 @@ mod tests {
 
     #[test]
     fn wrong_names_are_wrong_usage() {
-        for words in [&["codx", "p"][..], &["codex:x", "p"], &["codex", "p", "--set", "x=1"], &["codex", "--task", "/no/such"]] {
+        for words in [
+            &["codx", "p"][..],
+            &["codex:x", "p"],
+            &["codex", "p", "--wire", "x"],
+            &["codex", "p", "--set", "x=1"],
+            &["codex", "--task", "/no/such"],
+        ] {
             assert!(is_usage(&orders(&parse(words).unwrap()).unwrap_err()), "{words:?}");
         }
     }

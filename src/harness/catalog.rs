@@ -23,6 +23,8 @@ pub struct Harness {
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
     harnesses: BTreeMap<String, Harness>,
+    /// Scripts beside the folders that several builds use.
+    shared: BTreeMap<String, Vec<u8>>,
 }
 
 impl Catalog {
@@ -32,6 +34,7 @@ impl Catalog {
     /// If a folder can't be read or a harness's description is wrong.
     pub fn load(extra: Option<&Path>) -> Result<Self, SpecError> {
         let mut catalog = Self::default();
+        catalog.shared.extend(EMBEDDED.files().map(|file| (file.path().display().to_string(), file.contents().to_vec())));
         for folder in EMBEDDED.dirs() {
             let mut files = BTreeMap::new();
             collect(folder, folder.path(), &mut files);
@@ -70,8 +73,16 @@ impl Catalog {
             let files = read_folder(extra).map_err(|error| unreadable(extra, error))?;
             return self.add(&extra.display().to_string(), &extra.display().to_string(), files);
         }
+        let mut paths = Vec::new();
         for entry in std::fs::read_dir(extra).map_err(|error| unreadable(extra, error))? {
             let path = entry.map_err(|error| unreadable(extra, error))?.path();
+            if path.extension().is_some_and(|ending| ending == "sh") {
+                let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                self.shared.insert(name, std::fs::read(&path).map_err(|error| unreadable(&path, error))?);
+            }
+            paths.push(path);
+        }
+        for path in paths {
             if path.join("harness.toml").is_file() {
                 let files = read_folder(&path).map_err(|error| unreadable(&path, error))?;
                 self.add(&path.display().to_string(), &path.display().to_string(), files)?;
@@ -80,16 +91,21 @@ impl Catalog {
         Ok(())
     }
 
-    fn add(&mut self, folder: &str, origin: &str, files: BTreeMap<String, Vec<u8>>) -> Result<(), SpecError> {
+    fn add(&mut self, folder: &str, origin: &str, mut files: BTreeMap<String, Vec<u8>>) -> Result<(), SpecError> {
         let file = format!("{folder}/harness.toml");
         let unreadable = |why: &str| SpecError::Unreadable { file: file.clone(), why: why.to_owned() };
         let text = files.get("harness.toml").ok_or_else(|| unreadable("is missing"))?;
         let text = std::str::from_utf8(text).map_err(|_| unreadable("is not UTF-8"))?;
         let spec = Spec::parse(&file, text)?;
-        let sources = spec.files.iter().chain(spec.variants.values().flat_map(|variant| &variant.files));
-        for named in sources.filter_map(|file| file.source.as_ref()).chain([&spec.payload.build]) {
+        for name in &spec.payload.uses {
+            if let (false, Some(script)) = (files.contains_key(name), self.shared.get(name)) {
+                files.insert(name.clone(), script.clone());
+            }
+        }
+        let sources = spec.files.iter().chain(spec.changes().flat_map(|change| &change.files));
+        for named in sources.filter_map(|file| file.source.as_ref()).chain([&spec.payload.build]).chain(&spec.payload.uses) {
             if !files.contains_key(named) {
-                return Err(unreadable(&format!("names the file {named}, which is not in its folder")));
+                return Err(unreadable(&format!("names the file {named}, which is not there")));
             }
         }
         self.harnesses.insert(spec.name.clone(), Harness { spec, files, origin: origin.to_owned() });
@@ -126,16 +142,21 @@ fn read_folder(root: &Path) -> std::io::Result<BTreeMap<String, Vec<u8>>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::choice::Choice;
     use super::*;
 
     #[test]
     fn embedded_harnesses_are_well_formed() {
         let catalog = Catalog::load(None).unwrap();
         let names: Vec<_> = catalog.all().map(|harness| harness.spec.name.as_str()).collect();
-        assert_eq!(names, ["codex", "mini-swe-agent"]);
+        let expected = ["claude-code", "codex", "gemini-cli", "mini-swe-agent", "openclaw", "opencode", "qwen-code", "zeroclaw"];
+        assert_eq!(names, expected);
         for harness in catalog.all() {
+            for wire in harness.spec.wires() {
+                harness.spec.clone().with(&Choice { wire: Some(wire), ..Choice::default() }).unwrap();
+            }
             for variant in harness.spec.variants.keys() {
-                harness.spec.clone().with(Some(variant), &[]).unwrap();
+                harness.spec.clone().with(&Choice { variant: Some(variant), ..Choice::default() }).unwrap();
             }
         }
     }
@@ -143,7 +164,7 @@ mod tests {
     #[test]
     fn an_unknown_name_tells_the_nearest() {
         let error = Catalog::load(None).unwrap().get("codx").unwrap_err().to_string();
-        assert_eq!(error, "there is no harness codx (did you mean codex?); there are: codex, mini-swe-agent");
+        assert!(error.starts_with("there is no harness codx (did you mean codex?); there are: claude-code, codex, "), "{error}");
     }
 
     #[test]
@@ -162,6 +183,6 @@ mod tests {
         let catalog = Catalog::load(Some(root.path())).unwrap();
         assert_eq!(catalog.get("own").unwrap().spec.version, "9");
         assert_eq!(catalog.get("codex").unwrap().spec.version, "9");
-        assert_eq!(catalog.all().count(), 3);
+        assert_eq!(catalog.all().count(), Catalog::load(None).unwrap().all().count() + 1);
     }
 }

@@ -25,6 +25,8 @@ const INIT: &str = "/opt/gleaner/init";
 /// Where the rollout's sockets are in a sandbox.
 const SOCKETS: &str = "/run/gleaner";
 const HOME: &str = "/home/agent";
+/// Where the harness's standard input lies until it starts.
+const STDIN: &str = "/tmp/gleaner-stdin";
 /// Where the model answers in a sandbox.
 const LISTEN: &str = "127.0.0.1:8080";
 /// The user that harness and verifier run as, and its group.
@@ -74,7 +76,7 @@ impl<'a> Driver<'a> {
         let (id, key) = (RolloutId::generate(), RolloutKey::generate());
         let workdir = prepared.facts.workdir.clone().filter(|folder| folder.len() > 1).unwrap_or_else(|| WORKDIR.to_owned());
         let variables = Variables {
-            base_url: &format!("http://{LISTEN}/v1"),
+            root_url: &format!("http://{LISTEN}"),
             key: key.expose(),
             prompt: &order.task.prompt,
             home: HOME,
@@ -102,6 +104,7 @@ impl<'a> Driver<'a> {
         let mut artifacts = Artifacts::new(&stage.artifacts, id, stage.config.log_limit_bytes);
         artifacts.note("harness_version", order.spec.version.clone());
         artifacts.note("variant", order.variant.clone());
+        artifacts.note("wire", order.spec.wire.clone());
         artifacts.note("image", prepared.image.clone());
         artifacts.note("image_id", prepared.facts.id.clone());
         artifacts.note("timeout_s", prepared.timeout.as_secs());
@@ -182,22 +185,11 @@ impl<'a> Driver<'a> {
         let deadline = self.prepared.timeout.as_millis().to_string();
         let grace = GRACE.as_millis().to_string();
         let (control, model) = (format!("{SOCKETS}/{}", sockets::CONTROL), format!("{SOCKETS}/{}", sockets::MODEL));
-        let init = [
-            INIT,
-            "run",
-            "--control",
-            &control,
-            "--listen",
-            LISTEN,
-            "--socket",
-            &model,
-            "--deadline-ms",
-            &deadline,
-            "--grace-ms",
-            &grace,
-            "--",
-        ];
-        let command = init.into_iter().map(str::to_owned).chain(self.launch.command.iter().cloned()).collect();
+        let init = [INIT, "run", "--control", &control, "--listen", LISTEN, "--socket", &model];
+        let times = ["--deadline-ms", &deadline, "--grace-ms", &grace];
+        let stdin = self.launch.stdin.as_ref().map(|_| ["--stdin", STDIN]);
+        let init = init.into_iter().chain(times).chain(stdin.into_iter().flatten()).chain(["--"]);
+        let command = init.map(str::to_owned).chain(self.launch.command.iter().cloned()).collect();
         let mut env = self.launch.env.clone();
         env.push(("HOME".to_owned(), HOME.to_owned()));
         let mount = |host: &Path, inside: &str| Mount { host: host.to_owned(), inside: inside.to_owned(), read_only: true };
@@ -235,16 +227,24 @@ impl<'a> Driver<'a> {
         };
         self.control = Some(control?);
         self.own_workdir().await?;
-        let user = USER.to_string();
         for file in &self.launch.files {
-            let command = [INIT, "write", &file.path, &file.mode, &user, &user].map(str::to_owned).to_vec();
-            let stdin = Bytes::from(file.content.clone());
-            let result = self.execute(&ExecSpec { stdin, ..self.exec(command, READY) }).await?;
-            if result.exit_code != 0 {
-                anyhow::bail!("writing {} in the sandbox: {}", file.path, said(&result));
-            }
+            self.write(&file.path, &file.mode, &file.content).await?;
+        }
+        if let Some(stdin) = &self.launch.stdin {
+            self.write(STDIN, "600", stdin).await?;
         }
         Ok(Event::Done)
+    }
+
+    async fn write(&self, path: &str, mode: &str, content: &str) -> Outcome<()> {
+        let user = USER.to_string();
+        let command = [INIT, "write", path, mode, &user, &user].map(str::to_owned).to_vec();
+        let stdin = Bytes::from(content.to_owned());
+        let result = self.execute(&ExecSpec { stdin, ..self.exec(command, READY) }).await?;
+        if result.exit_code != 0 {
+            anyhow::bail!("writing {path} in the sandbox: {}", said(&result));
+        }
+        Ok(())
     }
 
     /// Gives the working folder, with all that the image has there, to the harness's user.

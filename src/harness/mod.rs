@@ -3,6 +3,7 @@
 
 mod artifacts;
 mod catalog;
+mod choice;
 mod config;
 mod control;
 mod driver;
@@ -30,6 +31,7 @@ use driver::{Driver, Prepared};
 use spec::Spec;
 
 pub use catalog::{Catalog, Harness};
+pub use choice::Choice;
 pub use config::RolloutConfig;
 pub use endpoint::ModelEndpoint;
 pub use payload::{Builder, PAYLOAD, PayloadError};
@@ -58,7 +60,7 @@ pub struct Stage<'a> {
 #[derive(Clone, Debug)]
 pub struct Order {
     pub harness: Harness,
-    /// The harness's, with its variant and parameters chosen ([`Spec::with`]).
+    /// The harness's, with its variant, wire and parameters chosen ([`Spec::with`]).
     pub spec: Spec,
     pub variant: Option<String>,
     pub task: Task,

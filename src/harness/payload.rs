@@ -233,7 +233,7 @@ fn recipe_hash(harness: &Harness) -> Result<u64, SpecError> {
         harness.spec.version.clone().into(),
     ];
     parts.extend(packages(&harness.spec)?.into_iter().map(String::into_bytes));
-    parts.extend(harness.files.get(&payload.build).cloned());
+    parts.extend([&payload.build].into_iter().chain(&payload.uses).filter_map(|script| harness.files.get(script)).cloned());
     let bytes = parts.iter().flat_map(|part| (part.len() as u64).to_le_bytes().into_iter().chain(part.iter().copied()));
     Ok(bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)))
 }

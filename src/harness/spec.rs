@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// A harness as its `harness.toml` tells it. Every text marked as a template may use `base_url`, `key`, `model`, `prompt`,
-/// `home`, `workdir`, `payload`, `timeout_s`, `version` and the harness's own parameters.
+/// A harness as its `harness.toml` tells it. Every text marked as a template may use `base_url`, `root_url`, `key`, `model`,
+/// `wire`, `prompt`, `home`, `workdir`, `payload`, `timeout_s`, `version` and the harness's own parameters.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
@@ -14,8 +14,11 @@ pub struct Spec {
     pub version: String,
     /// One line for people.
     pub description: String,
-    /// The wire that it speaks (`chat`, `responses`).
+    /// The wire that it speaks where nobody chooses another (`chat`, `responses`).
     pub wire: String,
+    /// What is different on a wire, by the wire's name; those named here it speaks beside `wire`.
+    #[serde(default)]
+    pub wires: BTreeMap<String, Variant>,
     pub payload: PayloadSpec,
     /// Values for templates that a variant or a run may set otherwise.
     #[serde(default)]
@@ -40,6 +43,9 @@ pub struct Spec {
 pub struct PayloadSpec {
     /// A shell script of the harness's folder. It fills the folder `$OUT`; `$PACKAGES` are the pinned packages.
     pub build: String,
+    /// Scripts from beside the harnesses' folders that the build finds beside its own.
+    #[serde(default)]
+    pub uses: Vec<String>,
     #[serde(rename = "where")]
     pub place: BuildPlace,
     /// The container's image, else the default image; for `where = "container"`.
@@ -78,6 +84,9 @@ pub struct RunSpec {
     /// Its environment beside the image's; templates.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    /// What it reads on its standard input, a template; nothing if missing.
+    #[serde(default)]
+    pub stdin: Option<String>,
     /// The model's name as the harness is told it; any name goes to the rollout's policy.
     #[serde(default = "neutral_model")]
     pub model: String,
@@ -166,8 +175,9 @@ pub enum Meaning {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
+    /// The wires on which there is this variant, its own choice first; all of the harness's if empty.
     #[serde(default)]
-    pub wire: Option<String>,
+    pub wires: Vec<String>,
     #[serde(default)]
     pub command: Option<Vec<String>>,
     #[serde(default)]
@@ -185,6 +195,8 @@ pub enum SpecError {
     Unreadable { file: String, why: String },
     #[error("there is no harness {name}{}; there are: {known}", did_you_mean(.near.as_deref()))]
     Unknown { name: String, near: Option<String>, known: String },
+    #[error("{harness} does not speak the wire {name}{}; it speaks: {known}", did_you_mean(.near.as_deref()))]
+    NoWire { harness: String, name: String, near: Option<String>, known: String },
     #[error("harness {harness} has no variant {name}{}", did_you_mean(.near.as_deref()))]
     NoVariant { harness: String, name: String, near: Option<String> },
     #[error("harness {harness} has no parameter {name}{}", did_you_mean(.near.as_deref()))]
@@ -216,7 +228,14 @@ impl Spec {
         if spec.name.is_empty() || !spec.name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) {
             return Err(unreadable(format!("name {:?} may hold letters, digits, '-', '_' and '.' only", spec.name)));
         }
-        for file in spec.files.iter().chain(spec.variants.values().flat_map(|variant| &variant.files)) {
+        if let Some(name) = spec.wires.iter().find(|(_, change)| !change.wires.is_empty()).map(|(name, _)| name) {
+            return Err(unreadable(format!("wires.{name} is about one wire; wires is a variant's to name")));
+        }
+        let spoken = |name: &String| spec.wires().any(|wire| wire == name);
+        if let Some(name) = spec.variants.values().flat_map(|variant| &variant.wires).find(|name| !spoken(name)) {
+            return Err(unreadable(format!("a variant is for the wire {name}, which the harness does not speak")));
+        }
+        for file in spec.files.iter().chain(spec.changes().flat_map(|change| &change.files)) {
             if file.content.is_some() == file.source.is_some() {
                 return Err(unreadable(format!("file {} needs either content or source", file.path)));
             }
@@ -227,30 +246,15 @@ impl Spec {
         Ok(spec)
     }
 
-    /// The harness as it runs in a variant, with parameters set otherwise.
-    ///
-    /// # Errors
-    /// If there is no such variant or parameter.
-    pub fn with(mut self, variant: Option<&str>, set: &[(String, String)]) -> Result<Self, SpecError> {
-        if let Some(name) = variant {
-            let Some(variant) = self.variants.remove(name) else {
-                let near = nearest(name, self.variants.keys().map(String::as_str));
-                return Err(SpecError::NoVariant { harness: self.name, name: name.to_owned(), near });
-            };
-            self.wire = variant.wire.unwrap_or(self.wire);
-            self.run.command = variant.command.unwrap_or(self.run.command);
-            self.run.env.extend(variant.env);
-            self.parameters.extend(variant.parameters);
-            self.files.extend(variant.files);
-        }
-        for (name, value) in set {
-            if !self.parameters.contains_key(name) {
-                let near = nearest(name, self.parameters.keys().map(String::as_str));
-                return Err(SpecError::NoParameter { harness: self.name, name: name.clone(), near });
-            }
-            self.parameters.insert(name.clone(), Parameter::Text(value.clone()));
-        }
-        Ok(self)
+    /// The names of the wires that it speaks, the one that is taken where nobody chooses first.
+    pub fn wires(&self) -> impl Iterator<Item = &str> {
+        let others = self.wires.keys().map(String::as_str).filter(|name| *name != self.wire);
+        std::iter::once(self.wire.as_str()).chain(others)
+    }
+
+    /// Every way to run it beside its plain one: what is different on a wire, and the variants.
+    pub fn changes(&self) -> impl Iterator<Item = &Variant> {
+        self.wires.values().chain(self.variants.values())
     }
 }
 
@@ -289,25 +293,25 @@ mod tests {
     "#;
 
     #[test]
-    fn variants_and_settings_replace_parameters() {
-        let spec = Spec::parse("small", SMALL).unwrap();
-        let steps = |spec: Spec| spec.parameters["steps"].clone();
-        assert_eq!(steps(spec.clone().with(None, &[]).unwrap()), Parameter::Integer(3));
-        assert_eq!(steps(spec.clone().with(Some("text"), &[]).unwrap()), Parameter::Integer(9));
-        let set = [("steps".to_owned(), "5".to_owned())];
-        assert_eq!(steps(spec.with(Some("text"), &set).unwrap()), Parameter::Text("5".to_owned()));
-    }
-
-    #[test]
-    fn wrong_names_are_refused_with_the_nearest() {
-        let spec = Spec::parse("small", SMALL).unwrap();
-        let variant = spec.clone().with(Some("txt"), &[]).unwrap_err().to_string();
-        assert_eq!(variant, "harness small has no variant txt (did you mean text?)");
-        let set = [("stps".to_owned(), "5".to_owned())];
-        assert_eq!(spec.with(None, &set).unwrap_err().to_string(), "harness small has no parameter stps (did you mean steps?)");
+    fn an_unknown_key_tells_the_nearest() {
         let text = SMALL.replace("description", "descripton");
         let error = Spec::parse("small/harness.toml", &text).unwrap_err().to_string();
         assert!(error.starts_with("small/harness.toml: ") && error.ends_with("(did you mean description?)"), "{error}");
+    }
+
+    #[test]
+    fn wires_are_named_once_and_variants_keep_to_them() {
+        let spec = Spec::parse("small", &format!("{SMALL}\n[wires.chat]\n[wires.messages]\n")).unwrap();
+        assert_eq!(spec.wires().collect::<Vec<_>>(), ["chat", "messages"]);
+        let wrong = |text: &str| Spec::parse("small", &format!("{SMALL}\n{text}")).unwrap_err().to_string();
+        assert_eq!(
+            wrong("[variants.x]\nwires = [\"gemini\"]\n"),
+            "small: a variant is for the wire gemini, which the harness does not speak"
+        );
+        assert_eq!(
+            wrong("[wires.gemini]\nwires = [\"chat\"]\n"),
+            "small: wires.gemini is about one wire; wires is a variant's to name"
+        );
     }
 
     #[test]

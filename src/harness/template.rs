@@ -10,8 +10,8 @@ use super::spec::{Parameter, Spec, SpecError};
 /// What the templates of a run may name beside the harness's parameters.
 #[derive(Clone, Debug)]
 pub struct Variables<'a> {
-    /// Where the model answers inside the sandbox, with `/v1`.
-    pub base_url: &'a str,
+    /// Where the model answers inside the sandbox. Templates have it as `root_url`, and with `/v1` behind it as `base_url`.
+    pub root_url: &'a str,
     /// The rollout's key.
     pub key: &'a str,
     pub prompt: &'a str,
@@ -28,6 +28,8 @@ pub struct Variables<'a> {
 pub struct Launch {
     pub command: Vec<String>,
     pub env: Vec<(String, String)>,
+    /// What stands on its standard input.
+    pub stdin: Option<String>,
     pub files: Vec<LaunchFile>,
     /// The result file, if it is not standard output.
     pub result: Option<String>,
@@ -46,7 +48,7 @@ pub struct LaunchFile {
 const ARGUMENT_BYTES: usize = 131_071;
 
 impl Launch {
-    /// Fills a harness's templates. `spec` is the harness's with its variant chosen.
+    /// Fills a harness's templates. `spec` is the harness's as it was chosen to run.
     ///
     /// # Errors
     /// If a template is wrong or names what there is not, or an argument is longer than a system takes.
@@ -76,8 +78,9 @@ impl Launch {
                 mode: file.mode.clone(),
             });
         }
+        let stdin = spec.run.stdin.as_ref().map(|text| templates.fill("run.stdin", text)).transpose()?;
         let result = spec.outcome.file.as_ref().map(|file| templates.fill("outcome.file", file)).transpose()?;
-        Ok(Self { command, env, files, result })
+        Ok(Self { command, env, stdin, files, result })
     }
 }
 
@@ -109,7 +112,9 @@ impl<'a> Templates<'a> {
             values.insert(name, value);
         }
         values.extend([
-            ("base_url", Value::from(variables.base_url)),
+            ("root_url", Value::from(variables.root_url)),
+            ("base_url", Value::from(format!("{}/v1", variables.root_url))),
+            ("wire", Value::from(&spec.wire)),
             ("key", Value::from(variables.key)),
             ("model", Value::from(&spec.run.model)),
             ("prompt", Value::from(variables.prompt)),
@@ -142,14 +147,15 @@ fn environment() -> Environment<'static> {
 #[cfg(test)]
 mod tests {
     use super::super::catalog::Catalog;
+    use super::super::choice::Choice;
     use super::*;
 
     fn fill(name: &str, variant: Option<&str>, prompt: &str) -> Result<Launch, SpecError> {
         let catalog = Catalog::load(None).unwrap();
         let harness = catalog.get(name).unwrap();
-        let spec = harness.spec.clone().with(variant, &[]).unwrap();
+        let spec = harness.spec.clone().with(&Choice { variant, ..Choice::default() }).unwrap();
         let variables = Variables {
-            base_url: "http://127.0.0.1:8080/v1",
+            root_url: "http://127.0.0.1:8080",
             key: "glr_1",
             prompt,
             home: "/home/agent",

@@ -165,7 +165,7 @@ pub struct Refused {
 async fn refuse(wire: &dyn Wire, mut recording: Box<Recording>, failure: Failure) -> Answered {
     let call_id = recording.call_id();
     recording.failed(&failure).await;
-    let body = wire.failure(&failure);
+    let body = wire.failure_of(&failure, call_id);
     Answered {
         call_id,
         status: failure.status,

@@ -5,6 +5,8 @@
 
 mod chat;
 mod fields;
+mod gemini;
+mod messages;
 mod openai_error;
 mod responses;
 pub mod sse;
@@ -15,7 +17,7 @@ use crate::call::{Call, Event, Failure, Reply, Usage};
 use crate::ids::CallId;
 
 /// Every wire that is served.
-pub static ALL: &[&dyn Wire] = &[&chat::Chat, &responses::Responses];
+pub static ALL: &[&dyn Wire] = &[&chat::Chat, &responses::Responses, &messages::Messages, &gemini::Gemini];
 
 /// One API that clients speak.
 pub trait Wire: Send + Sync {
@@ -52,6 +54,11 @@ pub trait Wire: Send + Sync {
 
     /// Writes a failure as the JSON body of this wire.
     fn failure(&self, failure: &Failure) -> Vec<u8>;
+
+    /// The same for a failure of this call, on wires whose errors name their request.
+    fn failure_of(&self, failure: &Failure, _call_id: CallId) -> Vec<u8> {
+        self.failure(failure)
+    }
 }
 
 /// Where a request was posted, below the base URL: some wires say there what others say in the body.

@@ -72,10 +72,14 @@ class Derived:
             self.prompt_ids = part.get("prompt_token_ids") or self.prompt_ids
             self.usage = part.get("usage") or self.usage
             for choice in part.get("choices") or []:
+                self.prompt_ids = choice.get("prompt_token_ids") or self.prompt_ids
                 if choice.get("token_ids") is not None:
                     has_token_ids = True
                     self.ids += choice["token_ids"]
-                for entry in (choice.get("logprobs") or {}).get("content") or []:
+                logprobs = choice.get("logprobs") or {}
+                # The old form of completions; where the prompt is echoed, its tokens stand first.
+                self.logprobs += (logprobs.get("token_logprobs") or [])[-len(choice.get("token_ids") or [None]):]
+                for entry in logprobs.get("content") or []:
                     self.logprobs.append(entry["logprob"])
                     if "id" in entry:
                         entry_ids.append(entry["id"])

@@ -84,7 +84,9 @@ impl Answer {
 
     /// The whole body; an error if it was cut.
     pub async fn bytes(&mut self) -> io::Result<Vec<u8>> {
-        within("a body", self.body.all(&mut self.stream)).await
+        let mut bytes = std::mem::take(&mut self.partial);
+        bytes.extend(within("a body", self.body.all(&mut self.stream)).await?);
+        Ok(bytes)
     }
 
     /// The whole body as JSON.

@@ -15,8 +15,10 @@
 
 pub mod chat;
 pub mod client;
+pub mod gemini;
 pub mod gleaner;
 pub mod http1;
+pub mod messages;
 pub mod policy;
 pub mod record;
 pub mod responses;

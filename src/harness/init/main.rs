@@ -19,7 +19,7 @@ use std::path::Path;
 use std::process::exit;
 
 const USAGE: &str = "usage: init run --control SOCKET --listen ADDR --socket SOCKET --deadline-ms N --grace-ms N \
-[--stdout PATH --stderr PATH] -- COMMAND ARGS... | own UID GID DIR | write PATH MODE UID GID | cat PATH LIMIT | inside COMMAND ARGS...";
+[--stdin PATH] [--stdout PATH --stderr PATH] -- COMMAND ARGS... | own UID GID DIR | write PATH MODE UID GID | cat PATH LIMIT | inside COMMAND ARGS...";
 
 fn main() {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();

@@ -1,7 +1,7 @@
 //! `init run`: starts the harness, reaps, keeps the deadline, reports the end.
 
 use std::ffi::OsString;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -21,6 +21,7 @@ struct Options {
     socket: PathBuf,
     deadline: Duration,
     grace: Duration,
+    stdin: Option<PathBuf>,
     stdout: Option<PathBuf>,
     stderr: Option<PathBuf>,
     command: Vec<OsString>,
@@ -29,7 +30,7 @@ struct Options {
 impl Options {
     fn parse(args: &[OsString]) -> Self {
         let (mut control, mut listen, mut socket, mut deadline, mut grace) = (None, None, None, None, None);
-        let (mut stdout, mut stderr) = (None, None);
+        let (mut stdin, mut stdout, mut stderr) = (None, None, None);
         let mut rest = args.iter();
         while let Some(flag) = rest.next() {
             if flag == "--" {
@@ -43,6 +44,7 @@ impl Options {
                 Some("--socket") => socket = Some(value.into()),
                 Some("--deadline-ms") => deadline = Some(Duration::from_millis(number(text))),
                 Some("--grace-ms") => grace = Some(Duration::from_millis(number(text))),
+                Some("--stdin") => stdin = Some(value.into()),
                 Some("--stdout") => stdout = Some(value.into()),
                 Some("--stderr") => stderr = Some(value.into()),
                 _ => usage(),
@@ -51,7 +53,7 @@ impl Options {
         let command: Vec<OsString> = rest.cloned().collect();
         match (control, listen, socket, deadline, grace) {
             (Some(control), Some(listen), Some(socket), Some(deadline), Some(grace)) if !command.is_empty() => {
-                Self { control, listen, socket, deadline, grace, stdout, stderr, command }
+                Self { control, listen, socket, deadline, grace, stdin, stdout, stderr, command }
             }
             _ => usage(),
         }
@@ -128,9 +130,16 @@ fn start(options: &Options, control: &mut Control) -> Phase {
         }
         doing(path.display(), OpenOptions::new().append(true).create(true).open(path)).map(Stdio::from)
     };
+    // The file is the harness's standard input and nothing that it finds.
+    let input = |path: &Option<PathBuf>| -> io::Result<Stdio> {
+        let Some(path) = path else { return Ok(Stdio::null()) };
+        let file = doing(path.display(), File::open(path))?;
+        doing(path.display(), fs::remove_file(path))?;
+        Ok(Stdio::from(file))
+    };
     let spawn = || -> io::Result<i32> {
         let mut command = Command::new(&options.command[0]);
-        command.args(&options.command[1..]).stdin(Stdio::null());
+        command.args(&options.command[1..]).stdin(input(&options.stdin)?);
         command.stdout(output(&options.stdout)?).stderr(output(&options.stderr)?);
         // SAFETY: only async-signal-safe calls between fork and exec.
         unsafe {

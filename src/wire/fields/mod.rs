@@ -158,6 +158,11 @@ impl<'de, const N: usize> Fields<'de, N> {
         self.rest.iter().map(field).collect()
     }
 
+    /// The names of the fields that were not asked for.
+    pub(super) fn unknown(&self) -> impl Iterator<Item = &str> {
+        self.rest.iter().map(|(name, _)| name.as_ref())
+    }
+
     /// An object inside this one.
     pub(super) fn object<const M: usize>(
         &self,

@@ -2,8 +2,10 @@
 
 use serde_json::{Value, json};
 
+use super::completions;
 use super::script::{Fault, Reply};
 use super::tokens::{Piece, Token};
+use super::vocabulary::Vocabulary;
 
 /// One reply that is to be written.
 pub struct Writing<'a> {
@@ -15,18 +17,24 @@ pub struct Writing<'a> {
     pub tokens: &'a [Token],
     /// The limit of tokens was met.
     pub cut_short: bool,
+    /// The stop string that was hit.
+    pub stop: Option<&'a str>,
+    /// `/v1/completions`, not chat.
+    pub plain: bool,
+    pub vocabulary: &'a Vocabulary,
 }
 
 impl Writing<'_> {
-    fn wants_ids(&self) -> bool {
+    pub(super) fn wants_ids(&self) -> bool {
         self.request["return_token_ids"] == true
     }
 
-    fn finish_reason(&self) -> &str {
+    pub(super) fn finish_reason(&self) -> &str {
         match &self.reply.finish {
             Some(finish) => finish,
+            None if self.stop.is_some() => "stop",
             None if self.cut_short => "length",
-            None if !self.reply.tool_calls.is_empty() => "tool_calls",
+            None if !self.reply.tool_calls.is_empty() && !self.plain => "tool_calls",
             None => "stop",
         }
     }
@@ -35,7 +43,12 @@ impl Writing<'_> {
         self.reply.reasoning_field.as_deref().unwrap_or("reasoning")
     }
 
-    fn usage(&self) -> Value {
+    /// Whether the event of this token says that the reply has ended.
+    pub(super) fn finishes_at(&self, at: usize) -> bool {
+        at + 1 == self.tokens.len() && !matches!(self.reply.fault, Some(Fault::NoFinish))
+    }
+
+    pub(super) fn usage(&self) -> Value {
         let (prompt, completion) = (self.prompt_ids.len(), self.tokens.len());
         json!({"prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion,
                "prompt_tokens_details": null})
@@ -45,31 +58,36 @@ impl Writing<'_> {
         if self.request["logprobs"] != true || (self.reply.lose_logprobs && at % 2 == 1) {
             return None;
         }
-        let token = &self.tokens[at];
-        let text = match &token.piece {
-            Piece::Reasoning(text) | Piece::Text(text) | Piece::ToolArguments { fragment: text, .. } => text.as_str(),
-            Piece::ToolStart { name, .. } => name.as_str(),
-            Piece::Hidden | Piece::End => "",
-        };
-        Some(json!({"token": text, "logprob": token.logprob, "bytes": text.as_bytes(), "top_logprobs": []}))
+        let Token { text, logprob, .. } = &self.tokens[at];
+        Some(json!({"token": text, "logprob": logprob, "bytes": text.as_bytes(), "top_logprobs": []}))
     }
 
     fn logprobs(&self, range: std::ops::Range<usize>) -> Value {
+        if self.plain {
+            let before = self.tokens[..range.start].iter().map(|token| token.text.chars().count()).sum();
+            return completions::logprobs(self, &[], range, before);
+        }
         let entries: Vec<Value> = range.filter_map(|at| self.entry(at)).collect();
         if self.request["logprobs"] == true && !entries.is_empty() { json!({ "content": entries }) } else { Value::Null }
     }
 
-    fn head(&self, object: &str) -> Value {
-        json!({"id": format!("chatcmpl-{}", self.number), "object": object, "created": 1_700_000_000, "model": self.model})
+    pub(super) fn head(&self, object: &str) -> Value {
+        let prefix = if self.plain { "cmpl" } else { "chatcmpl" };
+        json!({"id": format!("{prefix}-{}", self.number), "object": object, "created": 1_700_000_000, "model": self.model})
     }
 
     /// The whole body.
     pub fn whole(&self) -> Vec<u8> {
-        let (mut text, mut reasoning, mut calls) = (None::<String>, None::<String>, Vec::<Value>::new());
+        if self.plain {
+            return serde_json::to_vec(&completions::whole(self)).unwrap();
+        }
+        let (mut text, mut reasoning, mut refusal, mut calls) =
+            (None::<String>, None::<String>, None::<String>, Vec::<Value>::new());
         for token in self.tokens {
             match &token.piece {
                 Piece::Text(piece) => text.get_or_insert_default().push_str(piece),
                 Piece::Reasoning(piece) => reasoning.get_or_insert_default().push_str(piece),
+                Piece::Refusal(piece) => refusal.get_or_insert_default().push_str(piece),
                 Piece::ToolStart { id, name, .. } => {
                     calls.push(json!({"id": id, "type": "function", "function": {"name": name, "arguments": ""}}));
                 }
@@ -80,10 +98,10 @@ impl Writing<'_> {
                 Piece::Hidden | Piece::End => {}
             }
         }
-        let mut message = json!({"role": "assistant", "content": text, "refusal": null, "tool_calls": calls});
+        let mut message = json!({"role": "assistant", "content": text, "refusal": refusal, "tool_calls": calls});
         message[self.reasoning_field()] = json!(reasoning);
         let mut choice = json!({"index": 0, "message": message, "logprobs": self.logprobs(0..self.tokens.len()),
-                                "finish_reason": self.finish_reason(), "stop_reason": null});
+                                "finish_reason": self.finish_reason(), "stop_reason": self.stop});
         let mut body = self.head("chat.completion");
         if self.wants_ids() {
             choice["token_ids"] = self.tokens.iter().map(|token| token.id).collect();
@@ -99,6 +117,7 @@ impl Writing<'_> {
         match piece {
             Piece::Text(text) => json!({ "content": text }),
             Piece::Reasoning(text) => json!({ self.reasoning_field(): text }),
+            Piece::Refusal(text) => json!({ "refusal": text }),
             Piece::ToolStart { index, id, name } => json!({"tool_calls": [
                 {"index": index, "id": id, "type": "function", "function": {"name": name, "arguments": ""}}]}),
             Piece::ToolArguments { index, fragment } => {
@@ -109,13 +128,25 @@ impl Writing<'_> {
     }
 
     fn chunk(&self, choices: Value) -> Value {
-        let mut chunk = self.head("chat.completion.chunk");
+        let mut chunk = self.head(if self.plain { "text_completion" } else { "chat.completion.chunk" });
         chunk["choices"] = choices;
         chunk
     }
 
     /// The stream's chunks, `[DONE]` not among them.
     fn chunks(&self) -> Vec<Value> {
+        let mut chunks = if self.plain { completions::chunks(self) } else { self.chat_chunks() };
+        if matches!(self.reply.fault, Some(Fault::FatLast)) && self.tokens.len() > 1 {
+            self.fatten(&mut chunks);
+        } else if self.request["stream_options"]["include_usage"] == true {
+            let mut chunk = self.chunk(json!([]));
+            chunk["usage"] = self.usage();
+            chunks.push(chunk);
+        }
+        chunks
+    }
+
+    fn chat_chunks(&self) -> Vec<Value> {
         let mut first = self.chunk(json!([{"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": null,
                                             "finish_reason": null}]));
         if self.wants_ids() {
@@ -123,25 +154,18 @@ impl Writing<'_> {
         }
         let mut chunks = vec![first];
         for (at, token) in self.tokens.iter().enumerate() {
-            let last = at + 1 == self.tokens.len() && !matches!(self.reply.fault, Some(Fault::NoFinish));
+            let last = self.finishes_at(at);
             let finish = if last { json!(self.finish_reason()) } else { Value::Null };
             let mut choice = json!({"index": 0, "delta": self.delta(&token.piece), "logprobs": self.logprobs(at..at + 1),
                                     "finish_reason": finish});
             if last {
-                choice["stop_reason"] = Value::Null;
+                choice["stop_reason"] = json!(self.stop);
             }
             let tool = matches!(token.piece, Piece::ToolStart { .. } | Piece::ToolArguments { .. });
             if self.wants_ids() && !(tool && self.reply.swallow_ids) {
                 choice["token_ids"] = json!([token.id]);
             }
             chunks.push(self.chunk(json!([choice])));
-        }
-        if matches!(self.reply.fault, Some(Fault::FatLast)) && self.tokens.len() > 1 {
-            self.fatten(&mut chunks);
-        } else if self.request["stream_options"]["include_usage"] == true {
-            let mut chunk = self.chunk(json!([]));
-            chunk["usage"] = self.usage();
-            chunks.push(chunk);
         }
         chunks
     }
@@ -209,6 +233,11 @@ impl Writing<'_> {
 
 fn fill(chunk: &Value, text: &str) -> Value {
     let mut chunk = chunk.clone();
-    chunk["choices"][0]["delta"]["content"] = json!(text);
+    let choice = &mut chunk["choices"][0];
+    if choice["delta"].is_object() {
+        choice["delta"]["content"] = json!(text);
+    } else {
+        choice["text"] = json!(text);
+    }
     chunk
 }

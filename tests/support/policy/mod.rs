@@ -1,8 +1,10 @@
 //! A model server in vLLM's form (facts of vLLM 0.32) that says what a script tells it, and remembers what it sampled.
 
 mod body;
+mod completions;
 mod script;
 mod tokens;
+mod vocabulary;
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,13 +17,15 @@ use tokio::io::{AsyncBufReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-pub use script::{Fault, Gate, Reply, ToolCall};
+pub use script::{Bound, Fault, Gate, Reply, ToolCall};
 pub use tokens::{Piece, Token};
 
 use super::http1::{Body, Head, read_head};
 use super::until;
 use body::Writing;
+use script::Posted;
 use tokens::{Earlier, Sampler, Spoken};
+use vocabulary::Vocabulary;
 
 /// The running server. It ends when it is dropped.
 pub struct ScriptedPolicy {
@@ -32,11 +36,13 @@ pub struct ScriptedPolicy {
 
 struct State {
     script: Mutex<VecDeque<Reply>>,
+    bound: Mutex<Vec<Bound>>,
     /// What is said once the script has ended.
     fallback: Mutex<Reply>,
     /// What each conversation is told instead, turn by turn.
     turns: Mutex<Vec<Reply>>,
     sampler: Mutex<Sampler>,
+    vocabulary: Mutex<Vocabulary>,
     seen: Mutex<Vec<Seen>>,
     max_model_len: u64,
 }
@@ -46,8 +52,14 @@ struct State {
 pub struct Seen {
     pub head: Head,
     pub body: Value,
+    /// The mark of the script that was bound to it.
+    pub mark: Option<String>,
     pub prompt_ids: Vec<u32>,
     pub tokens: Vec<Token>,
+    /// The limit of tokens was met.
+    pub cut_short: bool,
+    /// The stop string that was hit.
+    pub stop: Option<String>,
     /// All of the answer was written.
     pub finished: bool,
     /// When the client hung up before that.
@@ -87,9 +99,11 @@ impl ScriptedPolicy {
     pub fn serve(listener: TcpListener, seed: u64, script: impl IntoIterator<Item = Reply>) -> Self {
         let state = Arc::new(State {
             script: Mutex::new(script.into_iter().collect()),
+            bound: Mutex::default(),
             fallback: Mutex::new(Reply::text("reply number {n} is all there is to say")),
             turns: Mutex::default(),
             sampler: Mutex::new(Sampler(seed)),
+            vocabulary: Mutex::default(),
             seen: Mutex::new(Vec::new()),
             max_model_len: 32_768,
         });
@@ -174,16 +188,40 @@ async fn serve(stream: TcpStream, state: &State) -> io::Result<()> {
                 whole(&mut write, 200, &json!({"object": "list", "data": [model]})).await?;
             }
             ("GET", "/__sampled") => {
-                let calls: Vec<Value> = state.seen.lock().unwrap().iter().map(Seen::as_json).collect();
+                let calls = sampled(state, head.word(1).split_once("?when=").map(|(_, mark)| mark));
                 whole(&mut write, 200, &json!({ "calls": calls })).await?;
             }
             ("POST", "/__script") => {
-                let replies: Vec<Reply> = serde_json::from_slice(&body).map_err(io::Error::other)?;
-                state.script.lock().unwrap().extend(replies);
+                match serde_json::from_slice(&body).map_err(io::Error::other)? {
+                    Posted::Bound(bound) => state.bound.lock().unwrap().push(bound),
+                    Posted::Replies(replies) => state.script.lock().unwrap().extend(replies),
+                }
                 whole(&mut write, 200, &json!({})).await?;
             }
-            ("POST", "/v1/chat/completions") => {
-                let (number, reply) = begin(state, &head, &body);
+            ("POST", "/tokenize") => {
+                let request: Value = serde_json::from_slice(&body).unwrap_or_default();
+                let ids = match request.get("prompt") {
+                    Some(prompt) => tokens::plain_prompt(prompt).unwrap_or_default(),
+                    None => tokens::prompt(&request, &known(state)),
+                };
+                let answer = json!({"count": ids.len(), "max_model_len": state.max_model_len, "tokens": ids, "token_strs": null});
+                whole(&mut write, 200, &answer).await?;
+            }
+            ("POST", "/detokenize") => {
+                let request: Value = serde_json::from_slice(&body).unwrap_or_default();
+                let ids = tokens::plain_prompt(&request["tokens"]).unwrap_or_default();
+                let text = state.vocabulary.lock().unwrap().text(&ids);
+                whole(&mut write, 200, &json!({ "prompt": text })).await?;
+            }
+            ("POST", "/v1/chat/completions" | "/v1/completions") => {
+                let (number, reply) = match begin(state, &head, &body) {
+                    Ok(begun) => begun,
+                    Err(message) => {
+                        let error = json!({"message": message, "type": "BadRequestError", "param": null, "code": 400});
+                        whole(&mut write, 400, &json!({ "error": error })).await?;
+                        continue;
+                    }
+                };
                 // Whatever the client says while it waits for its reply can only be that it has gone.
                 let ended = tokio::select! {
                     ended = answer(&mut write, state, number, &reply) => ended,
@@ -210,41 +248,76 @@ async fn serve(stream: TcpStream, state: &State) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the next reply of the script and samples it.
-fn begin(state: &State, head: &Head, body: &[u8]) -> (usize, Reply) {
+/// All calls, or those that a mark's script was bound to.
+fn sampled(state: &State, mark: Option<&str>) -> Vec<Value> {
+    let seen = state.seen.lock().unwrap();
+    seen.iter().filter(|seen| mark.is_none() || seen.mark.as_deref() == mark).map(Seen::as_json).collect()
+}
+
+/// What was sampled, as the next turns of conversations are found by.
+fn known(state: &State) -> Vec<Earlier> {
+    let known =
+        |seen: &Seen| Earlier { prompt_ids: seen.prompt_ids.clone(), ids: seen.ids(), spoken: Spoken::of_tokens(&seen.tokens) };
+    state.seen.lock().unwrap().iter().map(known).collect()
+}
+
+/// The next reply of the script that is bound to this request, and its mark.
+fn bound(state: &State, body: &[u8]) -> Option<(String, Option<Reply>)> {
+    let text = String::from_utf8_lossy(body);
+    let mut bound = state.bound.lock().unwrap();
+    let found = bound.iter_mut().find(|bound| text.contains(&bound.when))?;
+    Some((found.when.clone(), found.next()))
+}
+
+/// Whether it was plain completions that were asked.
+fn is_plain(head: &Head) -> bool {
+    head.word(1).starts_with("/v1/completions")
+}
+
+/// Takes the next reply of the script and samples it; an error if the request is none that this server could answer.
+fn begin(state: &State, head: &Head, body: &[u8]) -> Result<(usize, Reply), String> {
     let request: Value = serde_json::from_slice(body).unwrap_or_default();
+    let plain = is_plain(head);
+    if plain && ["n", "best_of"].iter().any(|name| request[name].as_u64().is_some_and(|count| count > 1)) {
+        return Err("this server is scripted for one choice a request".to_owned());
+    }
     let turn = request["messages"].as_array().into_iter().flatten().filter(|message| message["role"] == "assistant").count();
     let turns = state.turns.lock().unwrap().get(turn).cloned();
-    let next = turns.or_else(|| state.script.lock().unwrap().pop_front());
+    let (mark, bound) = bound(state, body).unzip();
+    let next = turns.or(bound.flatten()).or_else(|| state.script.lock().unwrap().pop_front());
     let reply = next.unwrap_or_else(|| state.fallback.lock().unwrap().clone());
+    let earlier = if turn == 0 { Vec::new() } else { known(state) };
+    let prompt_ids = if plain { tokens::plain_prompt(&request["prompt"])? } else { tokens::prompt(&request, &earlier) };
     let mut seen = state.seen.lock().unwrap();
     let number = seen.len();
-    let earlier: Vec<Earlier> = if turn == 0 {
-        Vec::new()
-    } else {
-        let known = |seen: &Seen| Earlier {
-            prompt_ids: seen.prompt_ids.clone(),
-            ids: seen.ids(),
-            spoken: Spoken::of_tokens(&seen.tokens),
-        };
-        seen.iter().map(known).collect()
-    };
-    let prompt_ids = tokens::prompt(&request, &earlier);
     let mut tokens = state.sampler.lock().unwrap().sample(&reply, number);
-    if let Some(limit) = request["max_tokens"].as_u64().or(request["max_completion_tokens"].as_u64()) {
-        tokens.truncate(usize::try_from(limit).unwrap());
-    }
-    seen.push(Seen { head: head.clone(), body: request, prompt_ids, tokens, finished: false, hung_up: None });
-    (number, reply)
+    let asked = request["max_tokens"].as_u64().or(request["max_completion_tokens"].as_u64());
+    let limit = asked.or(plain.then_some(16)).map_or(usize::MAX, |limit| usize::try_from(limit).unwrap());
+    let cut_short = tokens.len() > limit;
+    tokens.truncate(limit);
+    let stop = tokens::stop(&mut tokens, &request["stop"]);
+    let mut vocabulary = state.vocabulary.lock().unwrap();
+    vocabulary.read(request["prompt"].as_str().or(request["prompt"][0].as_str()).unwrap_or_default());
+    vocabulary.sampled(&tokens);
+    seen.push(Seen {
+        head: head.clone(),
+        body: request,
+        mark,
+        prompt_ids,
+        tokens,
+        cut_short,
+        stop,
+        finished: false,
+        hung_up: None,
+    });
+    Ok((number, reply))
 }
 
 /// Answers; `false` if the connection must close now.
 async fn answer(write: &mut (impl AsyncWrite + Unpin), state: &State, number: usize, reply: &Reply) -> io::Result<bool> {
     let seen = state.seen.lock().unwrap()[number].clone();
-    let full_count = {
-        let mut again = Sampler(0);
-        again.sample(reply, number).len()
-    };
+    let plain = is_plain(&seen.head);
+    let vocabulary = if plain { state.vocabulary.lock().unwrap().clone() } else { Vocabulary::default() };
     let writing = Writing {
         request: &seen.body,
         reply,
@@ -252,7 +325,10 @@ async fn answer(write: &mut (impl AsyncWrite + Unpin), state: &State, number: us
         model: "scripted",
         prompt_ids: &seen.prompt_ids,
         tokens: &seen.tokens,
-        cut_short: seen.tokens.len() < full_count,
+        cut_short: seen.cut_short,
+        stop: seen.stop.as_deref(),
+        plain,
+        vocabulary: &vocabulary,
     };
     match &reply.fault {
         Some(Fault::Status { status, headers, body }) => {
@@ -285,8 +361,18 @@ async fn unstreamed(write: &mut (impl AsyncWrite + Unpin), writing: &Writing<'_>
         Some(Fault::CutAfter { .. } | Fault::StallAfter { .. }) => Some(body.len() / 2),
         _ => None,
     };
+    pause(writing.reply).await;
     let Some(cut) = cut else {
-        bytes(write, 200, "application/json", &[], &body).await?;
+        if matches!(writing.reply.fault, Some(Fault::ByteByByte)) {
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
+            write.write_all(head.as_bytes()).await?;
+            for byte in body.chunks(1) {
+                write.write_all(byte).await?;
+                write.flush().await?;
+            }
+        } else {
+            bytes(write, 200, "application/json", &[], &body).await?;
+        }
         return Ok(true);
     };
     let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
@@ -297,6 +383,12 @@ async fn unstreamed(write: &mut (impl AsyncWrite + Unpin), writing: &Writing<'_>
         std::future::pending::<()>().await;
     }
     Ok(false)
+}
+
+async fn pause(reply: &Reply) {
+    if reply.pause_ms > 0 {
+        tokio::time::sleep(Duration::from_millis(reply.pause_ms)).await;
+    }
 }
 
 async fn stream(write: &mut (impl AsyncWrite + Unpin), writing: &Writing<'_>) -> io::Result<bool> {
@@ -315,6 +407,9 @@ async fn stream(write: &mut (impl AsyncWrite + Unpin), writing: &Writing<'_>) ->
         }
         if let Some(gate) = &reply.gate {
             gate.wait().await;
+        }
+        if at == 2 {
+            pause(reply).await;
         }
         if reply.pace_ms > 0 {
             tokio::time::sleep(Duration::from_millis(reply.pace_ms)).await;

@@ -1,6 +1,6 @@
 //! What a test tells the scripted server to do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -15,12 +15,16 @@ pub struct Reply {
     pub reasoning_field: Option<String>,
     /// `{n}` becomes the request's number.
     pub text: Option<String>,
+    /// What is said instead of an answer, by servers that tell a refusal from a text.
+    pub refusal: Option<String>,
     pub tool_calls: Vec<ToolCall>,
     /// Mixes the fragments of the tool calls' arguments.
     pub interleave: bool,
     pub finish: Option<String>,
     /// Milliseconds between events.
     pub pace_ms: u64,
+    /// Milliseconds of silence, once: before the third event, or before a whole body.
+    pub pause_ms: u64,
     /// As vLLM's tool parsers do: events of tool calls carry no ids.
     pub swallow_ids: bool,
     /// Leaves out every second log-probability.
@@ -37,6 +41,29 @@ pub struct Reply {
 pub struct ToolCall {
     pub name: String,
     pub arguments: String,
+}
+
+/// Replies for the requests in whose bodies a mark stands; the last of them stands for all that follow. So conversations side by
+/// side have scripts of their own, whatever their order.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bound {
+    pub when: String,
+    pub replies: VecDeque<Reply>,
+}
+
+impl Bound {
+    pub(super) fn next(&mut self) -> Option<Reply> {
+        if self.replies.len() > 1 { self.replies.pop_front() } else { self.replies.front().cloned() }
+    }
+}
+
+/// What may be posted as a script.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum Posted {
+    Bound(Bound),
+    Replies(Vec<Reply>),
 }
 
 /// What goes wrong.

@@ -10,6 +10,10 @@ pub const END: u32 = 2;
 const ASSISTANT: u32 = 3;
 /// Stands after a reply in the prompt of the next turn: a token that only the template knows.
 const AFTER_REPLY: u32 = 4;
+/// Stand where an image was: its embedding replaces them, so that all images have the same ids.
+const IMAGE_START: u32 = 5;
+const IMAGE: u32 = 6;
+const IMAGE_END: u32 = 7;
 
 /// Draws ids that no prompt word has, and log-probabilities.
 #[derive(Debug)]
@@ -27,7 +31,8 @@ impl Sampler {
     fn token(&mut self, piece: Piece) -> Token {
         let id = if matches!(piece, Piece::End) { END } else { 100_000 + u32::try_from(self.draw() % 50_000).unwrap() };
         let millionths = u32::try_from(self.draw() % 9_000_000).unwrap();
-        Token { piece, id, logprob: -f64::from(millionths + 1) / 1e6 }
+        let text = piece.spoken().to_owned();
+        Token { piece, text, id, logprob: -f64::from(millionths + 1) / 1e6 }
     }
 
     /// Samples a reply: one token a piece, the end included.
@@ -41,6 +46,7 @@ impl Sampler {
             let text = text.replace("{n}", &number.to_string());
             pieces.extend(split(&text).map(Piece::Text));
         }
+        pieces.extend(reply.refusal.as_deref().into_iter().flat_map(split).map(Piece::Refusal));
         let mut fragments: Vec<Vec<Piece>> = Vec::new();
         for (index, call) in reply.tool_calls.iter().enumerate() {
             let id = format!("chatcmpl-tool-{number}-{index}");
@@ -64,7 +70,10 @@ impl Sampler {
 /// One sampled token.
 #[derive(Clone, Debug)]
 pub struct Token {
+    /// What the server's parsers made of it.
     pub piece: Piece,
+    /// What it reads as, also where a stop string cut its piece.
+    pub text: String,
     pub id: u32,
     pub logprob: f64,
 }
@@ -74,6 +83,7 @@ pub struct Token {
 pub enum Piece {
     Reasoning(String),
     Text(String),
+    Refusal(String),
     ToolStart {
         index: usize,
         id: String,
@@ -86,6 +96,42 @@ pub enum Piece {
     /// Sampled, seen by the server's parsers only.
     Hidden,
     End,
+}
+
+impl Piece {
+    /// What it adds to the reply's text where nothing parses that.
+    pub fn spoken(&self) -> &str {
+        match self {
+            Self::Reasoning(text) | Self::Text(text) | Self::Refusal(text) | Self::ToolArguments { fragment: text, .. } => text,
+            Self::ToolStart { name, .. } => name,
+            Self::Hidden | Self::End => "",
+        }
+    }
+}
+
+/// Ends the tokens where the first of the stop strings stands in their text, as vLLM does: the text ends before it, while the
+/// token that completed it stays as it was sampled. Says which it was.
+pub fn stop(tokens: &mut Vec<Token>, stops: &Value) -> Option<String> {
+    let stops: Vec<&str> = match stops {
+        Value::String(stop) => vec![stop],
+        Value::Array(stops) => stops.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    };
+    let mut text = String::new();
+    for at in 0..tokens.len() {
+        let Piece::Text(piece) = &tokens[at].piece else { continue };
+        text.push_str(piece);
+        let Some((mut left, stop)) = stops.iter().filter_map(|stop| Some((text.find(stop)?, *stop))).min() else { continue };
+        tokens.truncate(at + 1);
+        for token in tokens {
+            if let Piece::Text(piece) = &mut token.piece {
+                piece.truncate(left);
+                left -= piece.len();
+            }
+        }
+        return Some(stop.to_owned());
+    }
+    None
 }
 
 fn split(text: &str) -> impl Iterator<Item = String> + '_ {
@@ -128,6 +174,8 @@ impl Spoken {
 }
 
 fn meaning(arguments: &str) -> Value {
+    // Clients make an object of nothing, and templates render that.
+    let arguments = if arguments.is_empty() { "{}" } else { arguments };
     serde_json::from_str(arguments).unwrap_or_else(|_| Value::String(arguments.to_owned()))
 }
 
@@ -165,11 +213,41 @@ pub fn prompt(request: &Value, earlier: &[Earlier]) -> Vec<u32> {
         } else {
             words(role, &mut ids);
             words(&content(&message["content"]), &mut ids);
+            for part in message["content"].as_array().into_iter().flatten() {
+                if part["type"] == "image_url" {
+                    ids.push(IMAGE_START);
+                    ids.extend([IMAGE; 8]);
+                    ids.push(IMAGE_END);
+                }
+            }
             ids.push(END);
         }
     }
     ids.push(ASSISTANT);
     ids
+}
+
+/// The ids of a prompt that is a text, a list of ids, or a list with one of these.
+pub fn plain_prompt(prompt: &Value) -> Result<Vec<u32>, String> {
+    match prompt {
+        Value::String(text) => {
+            let mut ids = vec![1];
+            words(text, &mut ids);
+            Ok(ids)
+        }
+        Value::Array(list) if list.first().is_some_and(Value::is_u64) => {
+            let id = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or(format!("{id} is no token id"));
+            list.iter().map(id).collect()
+        }
+        Value::Array(list) if list.len() == 1 => plain_prompt(&list[0]),
+        Value::Array(list) if list.len() > 1 => Err("this server is scripted for one prompt a request".to_owned()),
+        _ => Err("prompt must be a text, a list of token ids, or a list of one of them".to_owned()),
+    }
+}
+
+/// How likely a word of a prompt is: always the same.
+pub fn word_logprob(id: u32) -> f64 {
+    -f64::from(id % 1_000 + 1) / 1e3
 }
 
 /// A message's text, whether it came as a string or in parts.
@@ -182,8 +260,11 @@ pub fn content(content: &Value) -> String {
 }
 
 fn words(text: &str, ids: &mut Vec<u32>) {
-    ids.extend(text.split_whitespace().map(|word| {
-        let hash = word.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-        1_000 + hash % 90_000
-    }));
+    ids.extend(text.split_whitespace().map(id_of));
+}
+
+/// The id of a word.
+pub fn id_of(word: &str) -> u32 {
+    let hash = word.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    1_000 + hash % 90_000
 }

@@ -1,4 +1,4 @@
-"""Starts the scripted policy and gleaner as programs, each test with its own."""
+"""The scripted policy and gleaner as programs, and how tests ask them."""
 
 import contextlib
 import os
@@ -6,8 +6,6 @@ import pathlib
 import subprocess
 
 import httpx
-import openai
-import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
@@ -35,29 +33,35 @@ def stop(process):
 
 
 class Policy:
+    """The scripted policy, seen from outside."""
+
     def __init__(self, url):
+        self.http = httpx.Client(base_url=url, timeout=60)
         self.url = url
 
-    def script(self, *replies):
-        httpx.post(f"{self.url}/__script", json=list(replies)).raise_for_status()
+    def bind(self, mark, replies):
+        """What to say to requests in which the mark stands; the last reply stands for all that follow."""
+        self.http.post("/__script", json={"when": mark, "replies": replies}).raise_for_status()
 
-    @property
-    def sampled(self):
-        """All that was sampled: prompt_ids, ids, logprobs, text and request of each call."""
-        return httpx.get(f"{self.url}/__sampled").json()["calls"]
+    def sampled(self, mark):
+        """All that was sampled for the mark: prompt_ids, ids, logprobs, text, request, finished, hung_up of each call."""
+        return self.http.get("/__sampled", params={"when": mark}).json()["calls"]
 
 
 class Gleaner:
+    """A running gleaner, seen from outside."""
+
     def __init__(self, url):
+        self.http = httpx.Client(base_url=url, timeout=60)
         self.url = url
 
     def api(self, path):
-        answer = httpx.get(f"{self.url}/api/v1{path}")
+        answer = self.http.get(f"/api/v1{path}")
         answer.raise_for_status()
         return answer.json()
 
     def rollout(self, **fields):
-        answer = httpx.post(f"{self.url}/api/v1/rollouts", json=fields)
+        answer = self.http.post("/api/v1/rollouts", json=fields)
         answer.raise_for_status()
         return answer.json()
 
@@ -67,16 +71,15 @@ class Gleaner:
     def samples(self, rollout):
         return self.api(f"/rollouts/{rollout['id']}/samples")
 
-    def client(self, rollout):
-        """The official client, with nothing set but base URL and key."""
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=rollout["key"], max_retries=0)
 
-
-@pytest.fixture
-def policy():
+@contextlib.contextmanager
+def scripting():
+    """The scripted policy."""
     process, url = start([POLICY, "--seed", "7"])
-    yield Policy(url)
-    stop(process)
+    try:
+        yield Policy(url)
+    finally:
+        stop(process)
 
 
 def environment():
@@ -85,18 +88,15 @@ def environment():
 
 
 @contextlib.contextmanager
-def serving(policy_url, folder):
+def serving(policy_url, folder, config=""):
     """gleaner, on the store in `folder`."""
     command = [GLEANER, "serve", "--listen", "127.0.0.1:0", "--policy", policy_url, "--database", str(folder / "gleaner.db")]
+    if config:
+        (folder / "config.toml").write_text(config)
+        command += ["--config", str(folder / "config.toml")]
     with open(folder / "stderr.log", "a") as log:
         process, url = start(command, stderr=log, env=environment() | {"HOME": str(folder)})
         try:
             yield Gleaner(url)
         finally:
             stop(process)
-
-
-@pytest.fixture
-def gleaner(policy, tmp_path):
-    with serving(policy.url, tmp_path) as gleaner:
-        yield gleaner
