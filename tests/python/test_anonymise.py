@@ -1,9 +1,10 @@
 """scripts/anonymise keeps the shape of a request and nothing of its words."""
 
 import json
+import pathlib
 import subprocess
 
-from programs import ROOT
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 SYSTEM = "You are Zorblax, a careful assistant.\n\n- Never guess: ask `which_file` first.\n\tÜber 42 Fälle, 中文, 🙂.\n"
 REQUEST = {
