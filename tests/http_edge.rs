@@ -489,7 +489,7 @@ async fn what_is_no_http_gets_an_answer_and_no_reset() {
     ] {
         let mut stream = TcpStream::connect(gleaner.addr).await.unwrap();
         stream.write_all(bytes).await.unwrap();
-        stream.write_all(&[b'x'; 100_000]).await.unwrap();
+        stream.write_all(&vec![b'x'; 100_000]).await.unwrap();
         // A reset would be an error here.
         let mut said = Vec::new();
         within("the end of a connection", stream.read_to_end(&mut said)).await.unwrap();
