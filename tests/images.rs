@@ -57,8 +57,8 @@ async fn an_image_is_recorded_shown_and_named_in_samples() {
         assert_eq!(gleaner.send("GET", &format!("/api/v1/images/{unknown}"), &[], b"").await.status(), 404);
     }
     let (samples, _) = gleaner.samples(&made.id).await;
-    let sampled = json!({"hash": hash, "mime": "image/png", "start": null, "end": null});
-    assert_eq!(samples[0]["images"], json!([sampled, sampled]));
+    let named = json!({"hash": hash, "mime": "image/png", "start": null, "end": null});
+    assert_eq!(samples[0]["images"], json!([named, named]));
     let shown = command(&gleaner, &["show", &made.id, "--calls"]).await;
     assert!(shown.contains(&format!("user: [image image/png 68 bytes {hash}]")) && !shown.contains(PIXEL), "{shown}");
     let out = gleaner.dir.path().join("messages.jsonl");
