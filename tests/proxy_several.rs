@@ -119,10 +119,10 @@ async fn each_of_several_replies_is_an_exact_sample_of_its_own() {
         let said = |seen: &Seen| seen.tokens.iter().map(|token| token.piece.spoken()).collect::<String>();
         assert_eq!(read.texts, seen.iter().map(said).collect::<Vec<_>>());
         assert_eq!((&read.finishes, read.done), (&vec![Some("stop".to_owned()); 3], true));
-        let sampled: usize = seen.iter().map(|seen| seen.tokens.len()).sum();
+        let counted: usize = seen.iter().map(|seen| seen.tokens.len()).sum();
         assert_eq!(
             (&read.usage["completion_tokens"], &read.usage["prompt_tokens"]),
-            (&json!(sampled), &json!(seen[0].prompt_ids.len()))
+            (&json!(counted), &json!(seen[0].prompt_ids.len()))
         );
 
         let calls = ended(&gleaner, &made, 3).await;
@@ -186,10 +186,10 @@ async fn events_of_several_replies_come_as_they_come() {
 async fn a_reply_that_fails_before_anything_was_sent_fails_the_request() {
     for stream in [true, false] {
         let refusal = json!({"error": {"message": "no such thing", "type": "BadRequestError", "param": null, "code": 400}});
-        let status = Fault::Status { status: 400, headers: [].into(), body: refusal.to_string() };
+        let fault = Fault::Status { status: 400, headers: [].into(), body: refusal.to_string() };
         let gate = Gate::closed();
         let held = || Reply::text("never said").behind(&gate);
-        let (_policy, gleaner, made) = start([held(), Reply::text("").with(status), held()]).await;
+        let (_policy, gleaner, made) = start([held(), Reply::text("").with(fault), held()]).await;
         let mut answer = gleaner.call(PATH, &made.key, &three(stream)).await;
         assert_eq!((answer.status(), answer.json().await["error"]["message"].clone()), (400, json!("no such thing")));
         let calls = ended(&gleaner, &made, 3).await;

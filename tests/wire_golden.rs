@@ -77,7 +77,7 @@ impl From<Step> for Event {
             Step::Choice { name, value } => Self::Extra(Extra::Choice { name, value }),
             Step::Delta { name, value } => Self::Extra(Extra::Delta { name, value }),
             Step::Finish(reason) => Self::Finish(reason),
-            Step::StopString(stop) => Self::StopString(stop),
+            Step::StopString(text) => Self::StopString(text),
             Step::Usage(usage) => Self::Usage(usage),
         }
     }

@@ -167,3 +167,18 @@ impl Replies {
         std::mem::take(&mut self.ended).into_iter().flatten().collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_call_may_be_as_large_as_a_body_and_several_may_not() {
+        let call = || Call::new("chat");
+        assert!(matches!(Asked::of(vec![call()], MOST_BYTES + 1), Ok(Asked::One(_))));
+        assert!(matches!(Asked::of(vec![call(), call()], MOST_BYTES / 2), Ok(Asked::Several(calls)) if calls.len() == 2));
+        let failure = Asked::of(vec![call(), call()], MOST_BYTES / 2 + 1).err().map(|failure| (failure.kind, failure.status));
+        assert_eq!(failure, Some((FailureKind::TooLarge, 413)));
+        assert!(Asked::of(Vec::new(), 1).is_err());
+    }
+}
