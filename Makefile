@@ -12,9 +12,11 @@ demo:
 test: lint setup
 	scripts/with-llama-server scripts/test
 
-# Also the kills in full length.
+# Also the kills in full length, and every harness on every wire: ZeroClaw is built from source first.
 test-all: test
 	GLEANER_TEST_ROUNDS=20 cargo test --test crash
+	@scripts/setup-test harnesses
+	GLEANER_TEST_WIDE=1 cargo test --test harness_wires -- --include-ignored --nocapture
 
 lint:
 	@scripts/setup build lint

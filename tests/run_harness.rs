@@ -7,78 +7,20 @@ mod support;
 
 use serde_json::{Value, json};
 use support::policy::{Reply, ScriptedPolicy};
-use support::run::{Bench, assert_all_sampled};
+use support::run::Bench;
+use support::turns::{MAKE, SUBMIT, Turns, call, fenced, task};
 
-const MAKE: &str = "tr a-z A-Z < in/seed.txt > made.txt; cat made.txt";
-const TASK: &str = r#"{"id": "upper", "prompt": "Write in/seed.txt in capitals to made.txt: \"quoted\" & <all>.",
-  "files": {"in/seed.txt": "seed\n"}, "verify": "grep -qx SEED made.txt && test ! -w /opt/harness"}"#;
-
-fn task(bench: &Bench) -> String {
-    bench.file("tasks.jsonl", &TASK.replace('\n', ""))
-}
-
-/// Runs so many samples of the task, of two turns each, and checks all that they left; gives their ids.
+/// Two turns on a harness's own wire, of so many rollouts at once.
 async fn two_turns(
     harness: &str,
     sampling: u64,
-    turns: [Reply; 2],
+    replies: [Reply; 2],
     streams: bool,
-    samples: u32,
+    rollouts: u32,
 ) -> (Bench, ScriptedPolicy, Vec<String>) {
-    let policy = ScriptedPolicy::start(sampling, []).await;
-    policy.each_conversation(turns);
-    let bench = Bench::new(policy.url());
-    let task = task(&bench);
-    let count = samples.to_string();
-    let ended = bench.start(&[harness, "--task", &task, "--samples", &count], samples).await.ended().await;
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    let seen = policy.seen();
-    assert_eq!(seen.len(), 2 * samples as usize, "{ended:?}");
-    let name = harness.split(':').next().unwrap();
-    let mut ids = Vec::new();
-    for rollout in ended.rollouts() {
-        let id = rollout["id"].as_str().unwrap().to_owned();
-        let evidence = bench.artifact(&id, "evidence.json");
-        let shown = bench.show(&id).await;
-        let calls = shown["calls"].as_array().unwrap();
-        let own: Vec<_> =
-            seen.iter().filter(|seen| calls.iter().any(|call| call["capture"]["completion_ids"] == json!(seen.ids()))).collect();
-        assert_eq!(own.len(), 2, "{rollout}");
-        let tokens: usize = own.iter().map(|call| call.tokens.len()).sum();
-        let expected = json!({"id": id, "harness": name, "task_id": "upper", "outcome": "passed", "reward": 1.0,
-            "calls": 2, "tokens": tokens, "drift": 0});
-        assert_eq!(rollout, expected, "{evidence}");
-        let evidence: Value = serde_json::from_str(&evidence).unwrap();
-        assert_eq!(evidence["means"], "completed", "its own result was read: {evidence:#}");
-        for (call, seen) in calls.iter().zip(&own) {
-            assert_eq!((&call["status"], &call["capture"]["level"]), (&json!("done"), &json!("full")), "{call:#}");
-            assert_eq!(seen.body["stream"] == true, streams, "{}", seen.body);
-        }
-        assert_eq!(shown["samples"].as_array().unwrap().len(), 1, "one conversation is one sample");
-        assert_eq!(shown["left_out"], json!([]));
-        ids.push(id);
-    }
-    let exported = bench.export().await;
-    assert_eq!(exported.len(), samples as usize);
-    assert_all_sampled(&exported, &seen);
-    for sample in &exported {
-        assert_eq!(
-            (&sample["outcome"], &sample["reward"], &sample["status"]),
-            (&json!("passed"), &json!(1.0), &json!("complete"))
-        );
-    }
-    (bench, policy, ids)
+    let wire = if harness == "codex" { "responses" } else { "chat" };
+    Turns { harness, wire, sampling, replies, streams, rollouts, samples: 1, weight: 1 }.check().await
 }
-
-fn call(tool: &str, arguments: &Value) -> Reply {
-    Reply { text: Some("Turn {n}: I use the shell.".to_owned()), ..Reply::tools(&[(tool, &arguments.to_string())]) }
-}
-
-fn fenced(command: &str) -> Reply {
-    Reply::text(format!("THOUGHT: turn {{n}}.\n\n```mswea_bash_command\n{command}\n```"))
-}
-
-const SUBMIT: &str = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT";
 
 fn codex() -> [Reply; 2] {
     [call("exec_command", &json!({"cmd": MAKE})).thinking("I should look first."), Reply::text("Made it in turn {n}.")]

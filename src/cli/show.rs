@@ -1,5 +1,6 @@
 //! `gleaner show`: one rollout, its calls, and what became of them.
 
+mod branches;
 mod calls;
 mod facts;
 mod tokens;
@@ -11,12 +12,13 @@ use anyhow::{Context, bail, ensure};
 
 use super::terminal::{Paint, print};
 use crate::call::{CallRecord, RawKind};
-use crate::http::api::{RolloutView, whole};
+use crate::http::api::{CallView, RolloutView, whole};
 use crate::ids::{CallId, RolloutId};
 use crate::store::{Rollout, RolloutFilter, Store, StoreError};
 use crate::trajectory::Built;
 
-/// Shows one rollout: how it ended, its calls, why calls were left out, and its samples. Works while a server runs on the same
+/// Shows one rollout: how it ended, its calls, why calls were left out, its samples, and why they are
+/// several. Works while a server runs on the same
 /// store.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
@@ -28,7 +30,7 @@ pub(super) struct Args {
     /// Also print what each call's request added to the conversation, and the reply
     #[arg(long)]
     calls: bool,
-    /// Print one JSON object, `{"rollout", "calls", "samples", "left_out"}`, with everything
+    /// Print one JSON object, `{"rollout", "calls", "samples", "left_out", "branches"}`, with everything
     #[arg(long)]
     json: bool,
 }
@@ -39,7 +41,7 @@ pub(super) async fn run(args: Args, store: &dyn Store, trained: &(dyn Fn(&str) -
     let records = store.calls(rollout.id).await?;
     let built = crate::export::build(store, &rollout, trained).await?;
     let text = if args.json {
-        json(store, &rollout, records, &built).await?
+        json(store, &rollout, &records, &built).await?
     } else {
         rendered(store, &args, &rollout, records, &built).await?
     };
@@ -60,6 +62,8 @@ async fn rendered(
     out.push_str(&facts::calls(&records, built, paint));
     out.push('\n');
     out.push_str(&facts::samples(&built.samples, paint));
+    let views = if args.calls || built.samples.len() > 1 { views(store, rollout, &records).await? } else { Vec::new() };
+    out.push_str(&branches::rendered(&branches::of(&built.samples, &views), paint));
     if args.tokens {
         let mut strings = BTreeMap::new();
         for record in &records {
@@ -73,24 +77,27 @@ async fn rendered(
         }
     }
     if args.calls {
-        let mut views = Vec::with_capacity(records.len());
-        for record in records {
-            views.push(whole(store, record, rollout).await?);
-        }
         out.push('\n');
         out.push_str(&calls::conversation(&views, paint));
     }
     Ok(out)
 }
 
-async fn json(store: &dyn Store, rollout: &Rollout, records: Vec<CallRecord>, built: &Built) -> anyhow::Result<String> {
-    let mut calls = Vec::with_capacity(records.len());
-    for record in records {
-        calls.push(whole(store, record, rollout).await?);
-    }
+async fn json(store: &dyn Store, rollout: &Rollout, records: &[CallRecord], built: &Built) -> anyhow::Result<String> {
+    let calls = views(store, rollout, records).await?;
     let view = RolloutView::new(rollout, Some(built.drift));
-    let all = serde_json::json!({"rollout": view, "calls": calls, "samples": built.samples, "left_out": built.left_out});
+    let branches = branches::of(&built.samples, &calls);
+    let all = serde_json::json!({"rollout": view, "calls": calls, "samples": built.samples, "left_out": built.left_out,
+        "branches": branches});
     Ok(format!("{all}\n"))
+}
+
+async fn views(store: &dyn Store, rollout: &Rollout, records: &[CallRecord]) -> anyhow::Result<Vec<CallView>> {
+    let mut views = Vec::with_capacity(records.len());
+    for record in records {
+        views.push(whole(store, record.clone(), rollout).await?);
+    }
+    Ok(views)
 }
 
 /// The rollout that `text` is the id of, or the beginning of whose id it is.

@@ -23,6 +23,7 @@ pub mod policy;
 pub mod record;
 pub mod responses;
 pub mod run;
+pub mod turns;
 
 use std::time::Duration;
 
