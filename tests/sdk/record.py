@@ -1,5 +1,7 @@
 """What must be true of a cell's calls and samples, whatever the client got."""
 
+import base64
+import hashlib
 import json
 import time
 
@@ -82,8 +84,9 @@ def check_samples(cell, samples, calls, sampled):
 
 
 def check_images(case, sample):
-    images = [(image["mime"], image["end"] > image["start"]) for image in sample["images"]]
-    assert images == ([("image/png", True)] if "image" in case.ask else [])
+    given = [base64.b64decode(case.ask["image"].partition(",")[2])] if "image" in case.ask else []
+    expected = [("image/png", hashlib.sha256(image).hexdigest()) for image in given]
+    assert [(image["mime"], image["hash"]) for image in sample["images"]] == expected
 
 
 def check_request(cell, call, request):
