@@ -27,6 +27,7 @@ struct Case {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Step {
     Prompt(Vec<u32>),
+    PromptText(Text),
     Tokens {
         ids: Vec<u32>,
         logprobs: Vec<f64>,
@@ -63,6 +64,7 @@ impl From<Step> for Event {
     fn from(step: Step) -> Self {
         match step {
             Step::Prompt(ids) => Self::Prompt(ids),
+            Step::PromptText(text) => Self::PromptText(text),
             Step::Tokens { ids, logprobs } => Self::Tokens(gleaner::call::Tokens { ids, logprobs }),
             Step::Text(piece) => Self::Text(piece),
             Step::Reasoning(piece) => Self::Reasoning(piece),

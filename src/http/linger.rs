@@ -111,7 +111,7 @@ mod tests {
         let (mut answer, mut request) = tokio::io::split(client);
         let sending = async {
             // More than the pipe holds, so that it ends only if somebody reads.
-            request.write_all(&[b'x'; 100_000]).await.unwrap();
+            request.write_all(&vec![b'x'; 100_000]).await.unwrap();
             request.shutdown().await.unwrap();
         };
         server.write_all(b"too large").await.unwrap();

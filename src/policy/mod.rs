@@ -16,6 +16,7 @@ mod kind;
 mod limit;
 mod llamacpp;
 mod names;
+mod plain;
 mod probe;
 mod refusal;
 #[expect(clippy::option_option, reason = "the outer one says whether it is JSON, the inner one whether it is null")]

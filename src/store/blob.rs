@@ -56,8 +56,8 @@ struct Place {
 /// Packs a request; what was cut out of it is given for the body that will be made from it.
 pub(super) fn pack_request(packer: &mut Packer, request: &[u8]) -> (Packed, Option<Cut>) {
     let (cut, blobs) = cut(request, request, None);
-    let packed = finish(cut.as_ref(), blobs, packer.pack(cut.as_ref().map_or(request, |cut| &cut.rest)));
-    (packed, cut)
+    let rest = packer.pack(cut.as_ref().map_or(request, |cut| &cut.rest));
+    (finish(cut.as_ref(), blobs, rest), cut)
 }
 
 /// Packs a body beside the request that it was made from, and what was cut out of that.

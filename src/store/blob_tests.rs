@@ -47,15 +47,15 @@ impl Kept {
     /// Keeps a request and what was made of it, and reads both again; gives how much was kept of each beside the blobs.
     fn round(&mut self, request: &[u8], upstream: &[u8]) -> (usize, usize) {
         let mut packer = Packer::new();
-        let (packed, cut) = pack_request(&mut packer, request);
-        self.keep(&packed);
+        let (kept, cut) = pack_request(&mut packer, request);
+        self.keep(&kept);
         let beside = pack_beside(&mut packer, upstream, request, cut.as_ref());
         self.keep(&beside);
-        let opened = open(&packed.bytes, &[]).unwrap();
+        let opened = open(&kept.bytes, &[]).unwrap();
         let rest = opened.rest.clone();
         assert!(opened.close(&self.0).unwrap() == request, "the request is another");
         assert!(open(&beside.bytes, &rest).unwrap().close(&self.0).unwrap() == upstream, "the upstream body is another");
-        (packed.bytes.len(), beside.bytes.len())
+        (kept.bytes.len(), beside.bytes.len())
     }
 }
 

@@ -144,12 +144,17 @@ fn parent<'a>(
 /// The turns whose reply was not gone on from, because the same was asked again.
 fn abandoned(turns: &[Turn], tree: &Tree<'_>, said: &[Option<usize>]) -> HashSet<usize> {
     let gone_on: HashSet<usize> = said.iter().copied().flatten().collect();
-    let mut last_asked = HashMap::new();
+    let mut last_asked: HashMap<_, Vec<usize>> = HashMap::new();
     let mut abandoned = HashSet::new();
     for turn in (0..turns.len()).filter(|turn| tree.holds(*turn)) {
-        if let Some(earlier) = last_asked.insert((tree.key(turn), turns[turn].record.capture.prompt_ids.as_slice()), turn) {
-            abandoned.insert(earlier);
+        let record = &turns[turn].record;
+        let asked = last_asked.entry((tree.key(turn), record.capture.prompt_ids.as_slice())).or_default();
+        // Several replies to one request were asked for once.
+        let again = asked.last().is_some_and(|last| turns[*last].record.choice >= record.choice);
+        if again {
+            abandoned.extend(asked.drain(..));
         }
+        asked.push(turn);
     }
     abandoned.retain(|turn| tree.children(*turn).is_empty() && !gone_on.contains(turn));
     abandoned

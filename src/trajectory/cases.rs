@@ -181,6 +181,25 @@ fn a_reply_that_was_asked_for_again_is_trained_and_tagged() {
 }
 
 #[test]
+fn several_replies_to_one_request_are_samples_and_not_abandoned_for_each_other() {
+    let choice = |number, reply, choice| {
+        let mut turn = turn(number, &[1], &[reply]);
+        turn.record.choice = choice;
+        turn
+    };
+    let asked_once = [choice(1, 2, 0), choice(2, 3, 1), choice(3, 4, 2)];
+    let tags = |turns: &[Turn]| -> Vec<bool> {
+        built(turns).samples.iter().flat_map(|sample| &sample.spans).map(|span| span.abandoned).collect()
+    };
+    let samples = built(&asked_once);
+    let expected = [2, 3, 4].map(|reply| vec![1, reply]);
+    assert_eq!(samples.samples.iter().map(|sample| sample.token_ids.clone()).collect::<Vec<_>>(), expected);
+    assert_eq!(tags(&asked_once), [false; 3]);
+    let again = [asked_once.as_slice(), &[choice(4, 5, 0)]].concat();
+    assert_eq!(tags(&again), [true, true, true, false]);
+}
+
+#[test]
 fn an_undelivered_reply_leaves_no_sample_beside_its_retry() {
     let mut cut = turn(1, &[1], &[2]);
     cut.record.status = CallStatus::Cancelled;

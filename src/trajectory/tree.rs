@@ -107,18 +107,14 @@ struct Lines<'a>(Vec<&'a [ImageHash]>);
 impl<'a> Lines<'a> {
     /// The line of a call with these images: the first that it goes on with, that goes on from it, or a new one.
     fn of(&mut self, images: &'a [ImageHash]) -> usize {
-        match self.0.iter().position(|line| line.starts_with(images) || images.starts_with(line)) {
-            Some(line) => {
-                if images.len() > self.0[line].len() {
-                    self.0[line] = images;
-                }
-                line
-            }
-            None => {
-                self.0.push(images);
-                self.0.len() - 1
-            }
+        let alike = self.0.iter().position(|line| line.starts_with(images) || images.starts_with(line));
+        let line = alike.unwrap_or(self.0.len());
+        if line == self.0.len() {
+            self.0.push(images);
+        } else if images.len() > self.0[line].len() {
+            self.0[line] = images;
         }
+        line
     }
 }
 

@@ -4,10 +4,12 @@
 //! Adding one is one module, its `mod` line and its row in [`ALL`].
 
 mod chat;
+mod completions;
 mod fields;
 mod gemini;
 mod messages;
 mod openai_error;
+mod openai_request;
 mod responses;
 pub mod sse;
 
@@ -17,7 +19,8 @@ use crate::call::{Call, Event, Failure, Kept, Reply, Usage};
 use crate::ids::CallId;
 
 /// Every wire that is served.
-pub static ALL: &[&dyn Wire] = &[&chat::Chat, &responses::Responses, &messages::Messages, &gemini::Gemini];
+pub static ALL: &[&dyn Wire] =
+    &[&chat::Chat, &completions::Completions, &responses::Responses, &messages::Messages, &gemini::Gemini];
 
 /// One API that clients speak.
 pub trait Wire: Send + Sync {
@@ -133,7 +136,7 @@ pub struct ReplyHead {
 /// Writes one reply in a wire's form: as a stream ([`begin`](Encoder::begin), [`event`](Encoder::event)s, then
 /// [`finish`](Encoder::finish) and [`close`](Encoder::close), or [`fail`](Encoder::fail)) or as a whole body
 /// ([`whole`](Encoder::whole)). Where one request asked for several replies, each has an encoder of its own for its events and its
-/// `finish`, and one of them writes `close` or `whole` for all.
+/// `finish`; all of them begin, in order, before the first event, and the first of them writes `close` or `whole` for all.
 ///
 /// Only `finish`, `close` and `whole` write what makes a client take the reply as given; they are sent after the record is committed.
 pub trait Encoder: Send {

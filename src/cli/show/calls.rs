@@ -30,6 +30,10 @@ pub(super) fn conversation(calls: &[CallView], paint: Paint) -> String {
         for note in &call.notes {
             let _ = writeln!(out, "  note: {}", harmless(note));
         }
+        if let Some(prompt) = &call.prompt {
+            let text = prompt.read::<String>().unwrap_or_else(|_| prompt.as_str().to_owned());
+            let _ = writeln!(out, "  {}: {}", paint.bold("prompt"), harmless(&text).replace('\n', "\n    "));
+        }
         let messages = call.messages.as_deref().unwrap_or_default();
         let same = messages.iter().zip(before).take_while(|(new, old)| new == old).count();
         if same > 0 {

@@ -145,6 +145,9 @@ pub struct CallView {
     /// Why it failed or was cut.
     #[schema(value_type = Option<names::Failure>)]
     pub failure: Option<Failure>,
+    /// The request's prompt where it is no conversation: a text, or token ids.
+    #[schema(value_type = Option<Object>)]
+    pub prompt: Option<Raw>,
     /// The request's messages in chat completions' form; null if the request could not be read.
     #[schema(value_type = Option<Vec<Object>>)]
     pub messages: Option<Vec<Raw>>,
@@ -270,6 +273,7 @@ impl CallView {
             ended_at: call.ended_at.map(rfc3339),
             delivered: call.delivered,
             failure: call.failure,
+            prompt: None,
             messages: None,
             tools: None,
             images: Vec::new(),

@@ -56,6 +56,6 @@ fn write_each(out: &mut Vec<u8>, echo: &[(Text, Raw)], fields: &[(&str, &str)]) 
         out.extend_from_slice(b",\"");
         out.extend_from_slice(name.as_bytes());
         out.extend_from_slice(b"\":");
-        sse::write_line(out, said.map_or(default.as_bytes(), |(_, value)| value.as_bytes()));
+        out.extend_from_slice(&sse::one_line(said.map_or(default.as_bytes(), |(_, value)| value.as_bytes())));
     }
 }

@@ -87,7 +87,7 @@ fn joined<'a>(entries: impl Iterator<Item = &'a RawValue>) -> Vec<u8> {
         if !out.is_empty() {
             out.push(b',');
         }
-        sse::write_line(&mut out, entry.get().as_bytes());
+        out.extend_from_slice(&sse::one_line(entry.get().as_bytes()));
     }
     out
 }

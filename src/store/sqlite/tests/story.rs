@@ -61,7 +61,7 @@ async fn images_that_are_sent_with_every_turn_are_kept_once() {
     let url = String::from_utf8(url).unwrap();
     let mut bodies = Vec::new();
     for turn in 0..TURNS {
-        let more = format!(r#",{{"role":"user","content":"turn"}}"#).repeat(turn);
+        let more = r#",{"role":"user","content":"turn"}"#.repeat(turn);
         let request = format!(
             r#"{{"messages":[{{"role":"user","content":[{{"type":"image_url","image_url":{{"url":"{url}"}}}}]}}{more}]}}"#
         );
@@ -69,8 +69,8 @@ async fn images_that_are_sent_with_every_turn_are_kept_once() {
         let upstream = Bytes::from(request.replacen('{', r#"{"model":"policy","#, 1));
         let end = CallEnd { raw: RawParts { upstream: upstream.clone(), ..RawParts::default() }, ..bare_end(&start) };
         // Some ends bring their start with them.
-        let writes = [Write::CallStart(start.clone()), Write::CallEnd(end.into())];
-        write_all(&mut *writer, writes.into_iter().skip(usize::from(turn == 7)));
+        let both = [Write::CallStart(start.clone()), Write::CallEnd(end.into())];
+        write_all(&mut *writer, both.into_iter().skip(usize::from(turn == 7)));
         bodies.push((start.id, Bytes::from(request), upstream));
     }
     for (id, request, upstream) in bodies {
