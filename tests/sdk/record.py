@@ -9,6 +9,11 @@ import cases
 import derive
 
 PATIENCE_S = 5
+# What the record says of a failure, by whether the reply was streamed.
+KINDS = {"refused": ("refused", "refused"), "busy": ("rate_limited", "rate_limited"), "down": ("unavailable", "unavailable"),
+         "inside": ("unavailable", "cut"), "cut": ("unavailable", "cut"), None: ("cancelled", "cancelled")}
+# What a wire can't pass on, and says so.
+BUDGET = "thinking.budget_tokens was not passed on: how long a policy thinks, its template and max_tokens say"
 
 
 def settled(gleaner, rollout, count):
@@ -51,13 +56,15 @@ def check_done(cell, calls, sampled):
         assert call["capture"]["completion_ids"] == seen["ids"]
         assert call["capture"]["logprobs"] == seen["logprobs"]
         assert call["usage"]["completion_tokens"] == len(seen["ids"])
+        assert call["notes"] == ([BUDGET] if cell.wire == "messages" and "reasoning" in case.ask else [])
 
 
 def check_failed(cell, calls):
     (call,) = calls
     assert (call["wire"], call["stream"]) == (cell.wire, cell.streamed)
     assert (call["status"], call["delivered"]) == (cell.case.status, None)
-    assert call["failure"]["message"]
+    assert call["failure"]["kind"] == KINDS[cell.case.fails][cell.streamed]
+    assert call["failure"]["message"] and call["notes"] == []
     text = said(call["message"])[0] if call["message"] else ""
     assert cell.case.reply["text"].startswith(text)
 
