@@ -1,5 +1,7 @@
 """What must be true of a cell's calls and samples, whatever the client got."""
 
+import base64
+import hashlib
 import json
 import time
 
@@ -7,6 +9,11 @@ import cases
 import derive
 
 PATIENCE_S = 5
+# What the record says of a failure, by whether the reply was streamed.
+KINDS = {"refused": ("refused", "refused"), "busy": ("rate_limited", "rate_limited"), "down": ("unavailable", "unavailable"),
+         "inside": ("unavailable", "cut"), "cut": ("unavailable", "cut"), None: ("cancelled", "cancelled")}
+# What a wire can't pass on, and says so.
+BUDGET = "thinking.budget_tokens was not passed on: how long a policy thinks, its template and max_tokens say"
 
 
 def settled(gleaner, rollout, count):
@@ -49,13 +56,15 @@ def check_done(cell, calls, sampled):
         assert call["capture"]["completion_ids"] == seen["ids"]
         assert call["capture"]["logprobs"] == seen["logprobs"]
         assert call["usage"]["completion_tokens"] == len(seen["ids"])
+        assert call["notes"] == ([BUDGET] if cell.wire == "messages" and "reasoning" in case.ask else [])
 
 
 def check_failed(cell, calls):
     (call,) = calls
     assert (call["wire"], call["stream"]) == (cell.wire, cell.streamed)
     assert (call["status"], call["delivered"]) == (cell.case.status, None)
-    assert call["failure"]["message"]
+    assert call["failure"]["kind"] == KINDS[cell.case.fails][cell.streamed]
+    assert call["failure"]["message"] and call["notes"] == []
     text = said(call["message"])[0] if call["message"] else ""
     assert cell.case.reply["text"].startswith(text)
 
@@ -82,8 +91,9 @@ def check_samples(cell, samples, calls, sampled):
 
 
 def check_images(case, sample):
-    images = [(image["mime"], image["end"] > image["start"]) for image in sample["images"]]
-    assert images == ([("image/png", True)] if "image" in case.ask else [])
+    given = [base64.b64decode(case.ask["image"].partition(",")[2])] if "image" in case.ask else []
+    expected = [("image/png", hashlib.sha256(image).hexdigest()) for image in given]
+    assert [(image["mime"], image["hash"]) for image in sample["images"]] == expected
 
 
 def check_request(cell, call, request):
