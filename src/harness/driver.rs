@@ -11,8 +11,9 @@ use super::control::{Control, ControlListener};
 use super::outcome;
 use super::output;
 use super::payload::PAYLOAD;
-use super::run::{Action, Event, Run, Verdict};
+use super::run::{Action, Event, Exit, Run, Verdict};
 use super::sockets::{self, SocketFolder};
+use super::spec::ResultForm;
 use super::template::{Launch, Variables};
 use super::{Order, Progress, Report, Stage};
 use crate::engine::{ExecResult, ExecSpec, ImageFacts, Mount, SandboxId, SandboxSpec};
@@ -60,6 +61,7 @@ pub(super) struct Driver<'a> {
     sandbox: Option<SandboxId>,
     listener: Option<ControlListener>,
     control: Option<Control>,
+    exit: Option<Exit>,
     opened: bool,
     artifacts: Artifacts,
 }
@@ -118,6 +120,7 @@ impl<'a> Driver<'a> {
             sandbox: None,
             listener: None,
             control: None,
+            exit: None,
             opened: false,
             artifacts,
         })
@@ -283,6 +286,7 @@ impl<'a> Driver<'a> {
         match tokio::time::timeout(backstop, control.exited()).await {
             Ok(Ok(exit)) => {
                 self.artifacts.note("exit", json!(exit));
+                self.exit = Some(exit);
                 Ok(Event::Exited(exit))
             }
             Ok(Err(error)) => {
@@ -294,9 +298,10 @@ impl<'a> Driver<'a> {
     }
 
     async fn read(&mut self) -> Outcome<Event> {
-        let stdout = self.keep_output().await;
+        let (stdout, stderr) = self.keep_output().await;
         let spec = &self.prepared.order.spec.outcome;
         let result = match &self.launch.result {
+            None if spec.form == ResultForm::Text => outcome::printed(&stdout, &stderr, self.exit).into(),
             None => stdout,
             Some(path) => {
                 let limit = self.stage.config.result_limit_bytes;
@@ -311,7 +316,7 @@ impl<'a> Driver<'a> {
                 result.stdout
             }
         };
-        let reading = outcome::read(spec, &result);
+        let reading = outcome::read(spec, &result).or_else(|| outcome::read_exit(spec, self.exit?));
         if let Some(reading) = &reading {
             self.artifacts.note("means", json!(reading.meaning));
             self.artifacts.note("detail", Value::Object(reading.detail.clone()));
@@ -429,9 +434,9 @@ impl<'a> Driver<'a> {
         Ok(self.stage.engine.exec(sandbox, spec).await?)
     }
 
-    /// Keeps what the harness printed; gives its standard output.
-    async fn keep_output(&mut self) -> Bytes {
-        let Some(sandbox) = &self.sandbox else { return Bytes::new() };
+    /// Keeps what the harness printed, and gives it: standard output, standard error.
+    async fn keep_output(&mut self) -> (Bytes, Bytes) {
+        let Some(sandbox) = &self.sandbox else { return Default::default() };
         match output::read(self.stage.engine, sandbox, self.control.as_mut()).await {
             Ok(output) => {
                 self.artifacts.keep("stdout.log", &output.stdout);
@@ -441,11 +446,11 @@ impl<'a> Driver<'a> {
                 if !output.whole {
                     self.artifacts.note("output", "its end may be missing");
                 }
-                output.stdout
+                (output.stdout, output.stderr)
             }
             Err(error) => {
                 self.artifacts.note("output", json!(format!("could not be read: {error}")));
-                Bytes::new()
+                Default::default()
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Tells what became of a run by what the harness itself wrote; its exit code only where it wrote nothing.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::run::Exit;
 use super::spec::{Meaning, OutcomeRule, OutcomeSpec, ResultForm};
@@ -17,12 +17,27 @@ pub struct Reading {
 #[must_use]
 pub fn read(spec: &OutcomeSpec, result: &[u8]) -> Option<Reading> {
     match spec.form {
-        ResultForm::Json => reading(spec, &serde_json::from_slice(result).ok()?),
+        ResultForm::Json | ResultForm::Text => reading(spec, &serde_json::from_slice(result).ok()?),
         ResultForm::Lines => {
             let mut lines = result.split(|byte| *byte == b'\n').rev();
             lines.find_map(|line| reading(spec, &serde_json::from_slice(line).ok()?))
         }
     }
+}
+
+/// The result of a harness that writes none: what it printed and how it ended, for rules to look at.
+#[must_use]
+pub fn printed(stdout: &[u8], stderr: &[u8], exit: Option<Exit>) -> Vec<u8> {
+    let text = |bytes| String::from_utf8_lossy(bytes);
+    json!({ "stdout": text(stdout), "stderr": text(stderr), "exit": exit.and_then(|exit| exit.code) }).to_string().into_bytes()
+}
+
+/// Reads the exit code of a run whose result says nothing. `None` if the harness's description does not know it.
+#[must_use]
+pub fn read_exit(spec: &OutcomeSpec, exit: Exit) -> Option<Reading> {
+    let code = exit.code?;
+    let meaning = *spec.exit.get(&code.to_string())?;
+    Some(Reading { meaning, detail: Map::from_iter([("exit".to_owned(), code.into())]) })
 }
 
 /// What a run without a readable result means: its exit code is all that is left.
@@ -114,6 +129,32 @@ mod tests {
         assert_eq!(says("InternalServerError"), Some(Meaning::Error));
         assert_eq!(says(""), None);
         assert_eq!(outcome("mini-swe-agent", "{\"info\""), None);
+    }
+
+    #[test]
+    fn an_exit_code_counts_where_there_is_no_result() {
+        let catalog = Catalog::load(None).unwrap();
+        let outcome = &catalog.get("qwen-code").unwrap().spec.outcome;
+        let exit = |code| Exit { code: Some(code), signal: None, timed_out: false, ms: 1 };
+        assert_eq!(read(outcome, b"{\"type\":\"system\"}\n"), None);
+        assert_eq!(read_exit(outcome, exit(53)).map(|reading| reading.meaning), Some(Meaning::GaveUp));
+        assert_eq!(read_exit(outcome, exit(1)), None);
+    }
+
+    #[test]
+    fn what_zeroclaw_prints_counts_with_its_exit_code() {
+        let catalog = Catalog::load(None).unwrap();
+        let outcome = &catalog.get("zeroclaw").unwrap().spec.outcome;
+        let says = |stdout: &str, stderr: &str, code| {
+            let exit = Exit { code: Some(code), signal: None, timed_out: false, ms: 1 };
+            read(outcome, &printed(stdout.as_bytes(), stderr.as_bytes(), Some(exit))).map(|reading| reading.meaning)
+        };
+        assert_eq!(says("Done.\n", "I look.\n", 0), Some(Meaning::Completed));
+        assert_eq!(says("\n\n*Turn stopped: reached maximum tool iterations (3).*\n", "", 0), Some(Meaning::GaveUp));
+        let large = "Error: The request is too large for the selected model. Reduce it.\n";
+        assert_eq!(says("", large, 1), Some(Meaning::Truncated));
+        assert_eq!(says("", large, 0), Some(Meaning::Completed));
+        assert_eq!(says("", "Error: no\n", 1), None);
     }
 
     #[test]

@@ -132,6 +132,9 @@ pub struct OutcomeSpec {
     /// The first rule that fits a value decides; of lines, the last line that any rule fits.
     #[serde(default)]
     pub rules: Vec<OutcomeRule>,
+    /// What its exit codes mean where its result says nothing.
+    #[serde(default)]
+    pub exit: BTreeMap<String, Meaning>,
     /// JSON pointers of what else is kept as evidence.
     #[serde(default)]
     pub detail: Vec<String>,
@@ -146,6 +149,8 @@ pub enum ResultForm {
     Json,
     /// A JSON value a line; other lines are passed over.
     Lines,
+    /// No JSON at all: rules are about `/stdout`, `/stderr` and `/exit`, the exit code.
+    Text,
 }
 
 /// One rule: if every pointer's value fits its pattern, the run ended so.
@@ -227,6 +232,12 @@ impl Spec {
         }
         if spec.name.is_empty() || !spec.name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) {
             return Err(unreadable(format!("name {:?} may hold letters, digits, '-', '_' and '.' only", spec.name)));
+        }
+        if spec.outcome.form == ResultForm::Text && spec.outcome.file.is_some() {
+            return Err(unreadable("outcome: form text is about what is printed, not about a file".to_owned()));
+        }
+        if let Some(code) = spec.outcome.exit.keys().find(|code| code.parse::<u8>().is_err()) {
+            return Err(unreadable(format!("outcome.exit: {code} is no exit code")));
         }
         if let Some(name) = spec.wires.iter().find(|(_, change)| !change.wires.is_empty()).map(|(name, _)| name) {
             return Err(unreadable(format!("wires.{name} is about one wire; wires is a variant's to name")));

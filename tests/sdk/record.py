@@ -16,7 +16,7 @@ def settled(gleaner, rollout, count):
         calls = gleaner.calls(rollout)
         if len(calls) == count and all(has_ended(call) for call in calls):
             return calls
-        assert time.monotonic() < end, f"{len(calls)} of {count} calls: {[(c['status'], c['delivered']) for c in calls]}"
+        assert len(calls) <= count and time.monotonic() < end, f"{len(calls)} of {count} calls: {[(c['status'], c['delivered']) for c in calls]}"
         time.sleep(0.02)
 
 
@@ -64,7 +64,8 @@ def check_samples(cell, samples, calls, sampled):
     """The trained ids are those that were sampled, their log-probabilities to the last bit; of failed calls there are none."""
     case = cell.case
     reason = {"done": case.left_out, "failed": "upstream_error", "cancelled": "undelivered"}[case.status]
-    assert [(left["call_id"], left["reason"]) for left in samples["left_out"]] == [(call["id"], reason) for call in calls if reason]
+    reasons = [(call["id"], "upstream_error" if call["status"] == "failed" else reason) for call in calls]
+    assert [(left["call_id"], left["reason"]) for left in samples["left_out"]] == [pair for pair in reasons if pair[1]]
     if reason:
         assert samples["samples"] == []
         return
@@ -75,6 +76,8 @@ def check_samples(cell, samples, calls, sampled):
     assert sample["loss_mask"] == [int(place in set(spans)) for place in range(len(sample["token_ids"]))]
     assert sample["token_ids"] == sampled[-1]["prompt_ids"] + sampled[-1]["ids"]
     assert sample["status"] == ("truncated" if case.finish == "length" else "complete")
+    # The same conversation as text.
+    assert said(sample["messages"][-1]) == scripted(cell.replies[-1], None if cell.runs_tools else case.text)
     check_images(case, sample)
 
 
@@ -86,7 +89,7 @@ def check_images(case, sample):
 def check_request(cell, call, request):
     """What was asked is in the record and went up."""
     case = cell.case
-    assert cell.mark in json.dumps(call["messages"])
+    assert cell.mark in json.dumps([call["messages"], call.get("prompt")])
     upstream = json.dumps(request)
     assert cell.mark in upstream
     assert [tool["function"]["name"] for tool in request.get("tools", [])] == [tool["name"] for tool in case.ask.get("tools", [])]
@@ -104,10 +107,12 @@ def check_request(cell, call, request):
 def check(gleaner, policy, cell, rollout):
     """Record and samples of a cell that was played."""
     case = cell.case
-    calls = settled(gleaner, rollout, len(cell.replies))
+    calls = settled(gleaner, rollout, len(cell.replies) + cell.lost_threads)
     sampled = policy.sampled(cell.mark)
     if case.status == "done":
-        check_done(cell, calls, sampled)
+        lost = [call for call in calls if call["status"] == "failed"]
+        assert ["there is no thread" in call["failure"]["message"] for call in lost] == [True] * cell.lost_threads
+        check_done(cell, [call for call in calls if call not in lost], sampled)
         assert all(seen["finished"] for seen in sampled)
     else:
         check_failed(cell, calls)
