@@ -2,6 +2,7 @@
 models of google-genai), and requests that set one of them."""
 
 import collections
+import datetime
 import types
 import typing
 
@@ -89,7 +90,16 @@ def walk(wire, stops=lambda kind, field: False):
 def required(kind):
     if is_model(kind):
         return {field.alias or name for name, field in kind.model_fields.items() if field.is_required()}
-    return kind.__required_keys__
+    # Annotations that are strings hide `Required` from TypedDict itself.
+    bases = [base for base in getattr(kind, "__orig_bases__", ()) if typing_extensions.is_typeddict(base)]
+    inherited = set().union(*map(hints, bases)) if bases else set()
+    must = set().union(*map(required, bases)) if bases else set()
+    for field, hint in typing_extensions.get_type_hints(kind, include_extras=True).items():
+        origins = {typing_extensions.get_origin(part) for part in (hint, *typing_extensions.get_args(hint))}
+        is_own = field not in inherited
+        if typing_extensions.Required in origins or is_own and kind.__total__ and typing_extensions.NotRequired not in origins:
+            must.add(field)
+    return must
 
 
 def sample(hint, field):
@@ -116,6 +126,10 @@ def sample(hint, field):
         return [sample(arguments[0], field)]
     if isinstance(hint, type) and issubclass(hint, str):
         return next(iter(hint)).value if hasattr(hint, "__members__") else f"the-{field}"
+    if hint is list:
+        return []
+    if hint is datetime.datetime:
+        return "2026-12-01T00:00:00Z"
     if hint is bytes:
         return "YQ=="
     raise TypeError(f"no sample of {hint} for {field}")

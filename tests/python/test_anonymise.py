@@ -1,10 +1,9 @@
 """scripts/anonymise keeps the shape of a request and nothing of its words."""
 
 import json
-import pathlib
 import subprocess
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from programs import ROOT
 
 SYSTEM = "You are Zorblax, a careful assistant.\n\n- Never guess: ask `which_file` first.\n\tÜber 42 Fälle, 中文, 🙂.\n"
 REQUEST = {
