@@ -37,7 +37,8 @@ impl<'a> Earlier<'a> {
             Ok(calls) => calls,
             Err(failure) => return Ok(Err(failure)),
         };
-        let needed = needs(&calls);
+        let needed: Vec<CallId> =
+            calls.iter().flat_map(|call| call.previous.into_iter().chain(call.quotes.iter().copied())).collect();
         if needed.is_empty() {
             return Ok(Ok(calls));
         }
@@ -71,8 +72,7 @@ impl<'a> Earlier<'a> {
             }
             if let Some(kept) = self.load(wire, id).await? {
                 bytes += kept.request.len();
-                let calls = wire.parse(Target::read(&kept.record.target), &kept.request).unwrap_or_default();
-                wanted.extend(needs(&calls));
+                wanted.extend(wire.needs(Target::read(&kept.record.target), &kept.request));
             }
             if seen.len() > MOST || bytes > MOST_BYTES {
                 let message = format!(
@@ -103,8 +103,4 @@ impl<'a> Earlier<'a> {
         record.capture = Capture::default();
         Ok(Some(Kept { record, request }))
     }
-}
-
-fn needs(calls: &[Call]) -> Vec<CallId> {
-    calls.iter().flat_map(|call| call.previous.into_iter().chain(call.quotes.iter().copied())).collect()
 }

@@ -42,6 +42,12 @@ pub trait Wire: Send + Sync {
     /// If the body is not a request of this wire, or asks for what is not served: a 400 that names the field.
     fn parse(&self, target: Target<'_>, body: &Bytes) -> Result<Vec<Call>, Failure>;
 
+    /// The calls that a request needs to be read whole, which was read before: what [`Call::previous`] and [`Call::quotes`] say,
+    /// without reading the rest.
+    fn needs(&self, _target: Target<'_>, _body: &Bytes) -> Vec<CallId> {
+        Vec::new()
+    }
+
     /// Reads a request that goes on from earlier calls or quotes them ([`Call::previous`], [`Call::quotes`]): `earlier` are those
     /// that are known, and those that these go on from in turn.
     ///

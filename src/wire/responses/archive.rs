@@ -113,7 +113,9 @@ fn input_items(kept: &Kept, earlier: Earlier<'_>, target: Target<'_>) -> Result<
     for (place, link) in chain.iter().enumerate() {
         given(link, &mut items);
         if place + 1 < chain.len() {
-            let call = asked(link, earlier);
+            // Its own tools are enough, and reading all that it goes on from would be done once for each.
+            let call = request::parse(&link.request, None).unwrap_or_default().into_iter().next();
+            let call = call.unwrap_or_else(|| Call::new("responses"));
             let reply = earlier::recorded(link, &[&call.tools]);
             let output = encoder(link, &call, false).output(&reply, Status::of(reply.finish));
             let output: Vec<Value> = serde_json::from_slice(&[b"[", &output[..], b"]"].concat()).unwrap_or_default();

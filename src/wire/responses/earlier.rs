@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::items::{Input, State};
 use super::tools;
@@ -95,12 +96,16 @@ impl Earlier<'_> {
             chain.push((kept, link));
         }
         let mut state = State::default();
+        // Most requests of a conversation offer the same tools, to the byte.
+        let mut offered = Offered::default();
         for (kept, link) in chain.into_iter().rev() {
             let mut input = Input::after(state, &kept.request, Some(*self));
             fields::read(&kept.request, &LINK, "input", &super::items::ITEM, &mut input)?;
             state = input.state();
-            let reply = reply(kept, &link, &state.tools)?;
-            state.turns.reply(&reply);
+            if calls_tools(kept) {
+                offered.read(&link)?;
+            }
+            state.turns.reply(&recorded(kept, &[&offered.tools, &state.tools]));
         }
         Ok(state)
     }
@@ -112,7 +117,9 @@ impl Earlier<'_> {
         if !is_stored(&link).ok()? {
             return None;
         }
-        let reply = reply(kept, &link, &[]).ok()?;
+        let mut offered = Offered::default();
+        offered.read(&link).ok()?;
+        let reply = recorded(kept, &[&offered.tools]);
         let nothing = Reply::default();
         match piece {
             Piece::Reasoning(0) => Some(Reply { reasoning: Some(reply.reasoning?), ..nothing }),
@@ -168,14 +175,35 @@ pub(super) fn was_stored(kept: &Kept) -> bool {
     link(&kept.request).and_then(|link| is_stored(&link)).unwrap_or(false)
 }
 
-/// The reply of a call, with the tools that it was offered beside `more`.
-fn reply(kept: &Kept, link: &Link<'_>, more: &[Tool]) -> Result<Reply, Failure> {
-    let mut offered = Vec::new();
-    let calls_tools = kept.record.message.as_ref().is_some_and(|message| message.as_str().contains("\"tool_calls\""));
-    if calls_tools {
-        tools::read(&At::Body, link, "tools", &mut offered, &mut Vec::new())?;
+fn calls_tools(kept: &Kept) -> bool {
+    kept.record.message.as_ref().is_some_and(|message| message.as_str().contains("\"tool_calls\""))
+}
+
+/// The tools of the request that was looked at last.
+#[derive(Default)]
+struct Offered<'de> {
+    json: &'de str,
+    tools: Vec<Tool>,
+}
+
+impl<'de> Offered<'de> {
+    fn read(&mut self, link: &Link<'de>) -> Result<(), Failure> {
+        let json = link.value("tools").map_or("", RawValue::get);
+        if json != self.json {
+            self.json = json;
+            self.tools.clear();
+            tools::read(&At::Body, link, "tools", &mut self.tools, &mut Vec::new())?;
+        }
+        Ok(())
     }
-    Ok(recorded(kept, &[&offered, more]))
+}
+
+/// The calls that a request goes on from or quotes; none if it can't be read.
+pub(super) fn needs(request: &Bytes) -> Vec<CallId> {
+    let mut input = Input::after(State::default(), request, None);
+    let link = fields::read(request, &LINK, "input", &super::items::ITEM, &mut input);
+    let previous = link.and_then(|link| previous(&link)).ok().flatten();
+    previous.into_iter().chain(input.state().quotes).collect()
 }
 
 /// The reply of a call as its record has it; `tools` say what its calls are of.

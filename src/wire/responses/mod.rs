@@ -19,6 +19,7 @@ use bytes::Bytes;
 use self::earlier::Earlier;
 use super::{Archive, Encoder, ReplyHead, Target, Wire, openai_error};
 use crate::call::{Call, Failure, FailureKind, Kept};
+use crate::ids::CallId;
 
 /// Where clients ask how many tokens a request would have.
 const COUNT: &str = "/responses/input_tokens";
@@ -36,6 +37,10 @@ impl Wire for Responses {
 
     fn parse(&self, _target: Target<'_>, body: &Bytes) -> Result<Vec<Call>, Failure> {
         request::parse(body, None)
+    }
+
+    fn needs(&self, _target: Target<'_>, body: &Bytes) -> Vec<CallId> {
+        earlier::needs(body)
     }
 
     fn resume(&self, _target: Target<'_>, body: &Bytes, earlier: &[&Kept]) -> Result<Vec<Call>, Failure> {
