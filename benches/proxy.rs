@@ -21,6 +21,8 @@ mod report;
 mod scenario;
 #[path = "proxy/target.rs"]
 mod target;
+#[path = "proxy/wire.rs"]
+mod wire;
 
 use std::hash::{BuildHasher, Hasher};
 use std::net::SocketAddr;
@@ -79,8 +81,10 @@ fn main() {
     let options = Options::parse();
     let policy = mock::start();
     let mut measured = Vec::new();
-    let scenarios: Vec<&Scenario> =
-        scenario::ALL.iter().filter(|one| options.only.is_empty() || options.only.iter().any(|name| name == one.name)).collect();
+    let asked = |one: &Scenario| options.only.is_empty() || options.only.iter().any(|name| name == one.name);
+    let beside: Vec<&str> =
+        scenario::ALL.iter().filter(|one| asked(one)).flat_map(|one| one.goals).filter_map(|goal| goal.beside()).collect();
+    let scenarios: Vec<&Scenario> = scenario::ALL.iter().filter(|one| asked(one) || beside.contains(&one.name)).collect();
     for round in 0..options.rounds {
         for &scenario in &scenarios {
             let mut targets = options.targets.clone();

@@ -375,7 +375,7 @@ async fn our_own_api_says_what_is_wrong() {
 #[tokio::test]
 async fn a_method_that_a_path_does_not_take_is_answered_with_a_document() {
     let (_policy, gleaner, _) = start(87, []).await;
-    for (method, path) in [("POST", "/v1/models"), ("POST", "/"), ("DELETE", "/healthz"), ("PUT", "/api/v1/rollouts")] {
+    for (method, path) in [("POST", "/metrics"), ("POST", "/"), ("DELETE", "/healthz"), ("PUT", "/api/v1/rollouts")] {
         let mut answer = gleaner.send(method, path, &[], b"").await;
         let body = answer.json().await;
         assert_eq!((answer.status(), &body["type"]), (405, &json!("urn:gleaner:problem:method-not-allowed")), "{path}: {body}");

@@ -8,7 +8,8 @@
 use std::sync::Arc;
 
 use gleaner::call::{
-    Call, Capture, CaptureLevel, Content, FailureKind, Fold, LogprobKind, Message, Reply, Role, Sampling, Text, Tool, ToolKind,
+    Call, Capture, CaptureLevel, Content, FailureKind, Fold, LogprobKind, Message, Prompt, Reply, Role, Sampling, Text, Tool,
+    ToolKind, Wants,
 };
 use gleaner::policy::{Captured, Policy, PolicyConfig, connect};
 
@@ -88,6 +89,36 @@ async fn plain_calls_are_known_whole() {
     }
     assert!(policy.describe().starts_with("llama.cpp, model "), "{}", policy.describe());
     policy.ready().await.unwrap();
+}
+
+#[tokio::test]
+async fn prompts_of_text_and_of_ids_are_known_whole() {
+    let Some(policy) = policy() else { return };
+    let text = Prompt::Text(Text::new("The ship left the harbour in the morning, and"));
+    let mut ids = Vec::new();
+    for (prompt, stream) in [(Some(text.clone()), true), (Some(text), false), (None, true), (None, false)] {
+        let prompt = prompt.unwrap_or_else(|| Prompt::Ids(ids.clone()));
+        let mut call = Call { prompt: Some(prompt), messages: Vec::new(), ..call("", stream) };
+        call.wants = Wants { logprobs: true, top_logprobs: Some(2), prompt: false, ..call.wants };
+        let outcome = ask(&*policy, &call).await;
+        let capture = &outcome.captured.capture;
+        assert_eq!((capture.level, &capture.reason), (CaptureLevel::Full, &None));
+        assert_eq!(capture.prompt_ids.len() as u64, policy.count(&call).await.unwrap());
+        assert!(ids.is_empty() || capture.prompt_ids == ids, "{:?}", capture.prompt_ids);
+        ids.clone_from(&capture.prompt_ids);
+        assert!(outcome.reply.text.is_some_and(|text| !text.is_empty()));
+        let usage = outcome.reply.usage.unwrap();
+        assert_eq!(capture.logprobs.len() as u64, usage.completion_tokens);
+    }
+    // The server's own tokenizer says what ids read as.
+    let mut echo = Call { prompt: Some(Prompt::Ids(ids)), messages: Vec::new(), ..call("", true) };
+    echo.wants.prompt = true;
+    let shown = ask(&*policy, &echo).await.reply.prompt_text.unwrap();
+    assert!(shown.decode().ends_with("The ship left the harbour in the morning, and"), "{shown:?}");
+    echo.wants.logprobs = true;
+    let prepared = policy.prepare(&echo, &Sampling::default()).await.unwrap();
+    let failure = policy.send(&prepared).await.err().unwrap().failure;
+    assert_eq!((failure.kind, failure.param.as_deref()), (FailureKind::Invalid, Some("echo")));
 }
 
 #[tokio::test]

@@ -173,6 +173,71 @@ async fn what_nobody_acts_on_goes_through() {
 }
 
 #[tokio::test]
+async fn what_shapes_the_reply_reaches_the_policy() {
+    let mut body = request("hi", false);
+    body["messages"].as_array_mut().unwrap().insert(0, json!({"role": "developer", "content": "be brief"}));
+    let format = json!({"type": "json_schema", "json_schema": {"name": "a", "strict": true, "schema": {"type": "object"}}});
+    let fields = json!({"response_format": format, "stop": ["\n\n", "END"], "seed": 7, "logit_bias": {"9": -2.5},
+        "parallel_tool_calls": false, "presence_penalty": 0.5, "reasoning_effort": "low", "verbosity": "low",
+        "prediction": {"type": "content", "content": "x"}, "metadata": {"a": "b"}, "store": true, "user": "me"});
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    body["max_completion_tokens"] = json!(50);
+    let called = call(24, Reply::text("{}"), &body).await;
+    let upstream = called.policy.last().body;
+    for (name, value) in fields.as_object().unwrap() {
+        assert_eq!(&upstream[name], value, "{name}");
+    }
+    assert_eq!(upstream["max_tokens"], 50);
+    assert_eq!(upstream["messages"][0], json!({"role": "system", "content": "be brief"}), "templates know no developer");
+    // Tokens drawn under a grammar are known and not trained.
+    let (_, left_out) = called.gleaner.samples(&called.rollout).await;
+    assert_eq!((called.record.level(), &left_out[0]["reason"]), ("full", &json!("constrained")));
+}
+
+#[tokio::test]
+async fn functions_in_the_older_form_are_tools() {
+    for stream in [true, false] {
+        let arguments = "{\"path\": \"/tmp\"}";
+        let mut body = request("look", stream);
+        body["functions"] = json!([{"name": "ls", "parameters": {"type": "object"}}]);
+        let policy = ScriptedPolicy::start(25, [Reply::tools(&[("ls", arguments)]), Reply::text("one file")]).await;
+        let gleaner = Gleaner::start(policy.url()).await;
+        let rollout = gleaner.plain_rollout().await;
+        let mut answer = gleaner.call(PATH, &rollout.key, &body).await;
+        let (mut name, mut given, mut finish) = (String::new(), String::new(), Value::Null);
+        let mut take = |choice: &Value, of: &str| {
+            assert!(choice[of].get("tool_calls").is_none(), "{choice}");
+            name += choice[of]["function_call"]["name"].as_str().unwrap_or_default();
+            given += choice[of]["function_call"]["arguments"].as_str().unwrap_or_default();
+            finish = choice["finish_reason"].clone();
+        };
+        if stream {
+            let (events, _) = answer.events().await;
+            for (_, event) in &events[..events.len() - 1] {
+                take(&serde_json::from_str::<Value>(&event.data).unwrap()["choices"][0], "delta");
+            }
+        } else {
+            take(&answer.json().await["choices"][0], "message");
+        }
+        assert_eq!((name.as_str(), given.as_str(), &finish), ("ls", arguments, &json!("function_call")));
+        let upstream = policy.last().body;
+        assert_eq!(upstream["tools"], json!([{"type": "function", "function": body["functions"][0]}]));
+        assert_eq!((&upstream["parallel_tool_calls"], upstream.get("functions")), (&json!(false), None));
+        let messages = body["messages"].as_array_mut().unwrap();
+        messages.push(json!({"role": "assistant", "content": null, "function_call": {"name": name, "arguments": given}}));
+        messages.push(json!({"role": "function", "name": "ls", "content": "a.txt"}));
+        let second = Seen::read(&mut gleaner.call(PATH, &rollout.key, &body).await).await;
+        assert_eq!(second.text, "one file");
+        // The call's id is not the one that the policy gave, which no client in this form could send back.
+        let asked = policy.last().body["messages"].clone();
+        assert_eq!((&asked[1]["tool_calls"][0]["id"], &asked[2]["tool_call_id"]), (&json!("call_0"), &json!("call_0")));
+        let (samples, left_out) = gleaner.samples(&rollout.id).await;
+        assert_eq!((samples.len(), left_out), (1, vec![]));
+        assert_sampled(&samples[0], &policy.seen());
+    }
+}
+
+#[tokio::test]
 async fn sampling_is_pinned_and_both_are_recorded() {
     let policy = ScriptedPolicy::start(19, []).await;
     let gleaner = Gleaner::start(policy.url()).await;

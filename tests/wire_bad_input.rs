@@ -32,7 +32,7 @@ fn at(wire: &str, body: &str, param: &str, message: &str) {
 
 #[test]
 fn a_body_that_is_no_json_object() {
-    for wire in ["chat", "responses", "messages"] {
+    for wire in ["chat", "completions", "responses", "messages"] {
         assert_eq!(refused(wire, "").1, "the body is empty");
         assert_eq!(
             refused(wire, "{\"model\":\"m\",").1,
@@ -65,6 +65,11 @@ fn fields_of_the_wrong_type_are_named() {
         (r#""tools":[{"type":"x"}]"#, "tools[0].type", "tools[0].type must be function or custom, not \"x\""),
         (r#""tool_choice":"maybe""#, "tool_choice", "tool_choice must be auto, none, required or a tool, not \"maybe\""),
         (r#""stream_options":3"#, "stream_options", "stream_options must be an object, not 3"),
+        (r#""n":0"#, "n", "n must be 1 to 128, not 0"),
+        (r#""n":1.5"#, "n", "n must be a whole number of 0 or more, not 1.5"),
+        (r#""functions":{}"#, "functions", "functions must be a list"),
+        (r#""functions":[{}]"#, "functions[0].name", "functions[0].name is missing"),
+        (r#""function_call":7"#, "function_call", "function_call must be an object, not 7"),
         (r#""audio":{}"#, "audio", "audio is not served: replies are text"),
         (r#""modalities":["audio"]"#, "modalities", "modalities must be [\"text\"]: replies are text"),
     ] {
@@ -107,10 +112,42 @@ fn messages_that_are_none_are_named() {
         at("chat", &format!("{{\"messages\":{messages}}}"), param, message);
     }
     at("chat", "{}", "messages", "messages is missing");
+    let result = r#"{"messages":[{"role":"user","content":"x"},{"role":"tool","tool_call_id":"c","content":"y"}]}"#;
+    let message = "messages[1].role must follow a message with tool_calls, as it is a tool's result";
+    at("chat", result, "messages[1].role", message);
     at("responses", "{}", "input", "input is missing");
     at("responses", r#"{"input":[]}"#, "input", "input must not be empty");
     at("responses", r#"{"input":[{"role":"user"}]}"#, "input[0].content", "input[0].content is missing");
     at("responses", r#"{"input":[{"type":"function_call","name":"f"}]}"#, "input[0].call_id", "input[0].call_id is missing");
+}
+
+#[test]
+fn prompts_that_are_none_are_named() {
+    let what = "a string, a list of strings, a list of token ids or a list of such lists";
+    let missing = "prompt is missing".to_owned();
+    let ids = |at: &str| format!("{at} must be token ids, whole numbers of 0 or more");
+    for (prompt, param, message) in [
+        ("null", "prompt", missing),
+        ("7", "prompt", format!("prompt must be {what}, not 7")),
+        ("{}", "prompt", format!("prompt must be {what}, not an object")),
+        ("[]", "prompt", "prompt must not be empty".to_owned()),
+        ("[[]]", "prompt[0]", "prompt[0] must not be empty".to_owned()),
+        ("[1,-1]", "prompt", ids("prompt")),
+        ("[1,\"a\"]", "prompt", ids("prompt")),
+        ("[4294967296]", "prompt", ids("prompt")),
+        ("[[1],[1.5]]", "prompt[1]", ids("prompt[1]")),
+        ("[\"a\",7]", "prompt[1]", "prompt[1] must be a string or a list of token ids, not 7".to_owned()),
+    ] {
+        at("completions", &format!("{{\"prompt\":{prompt}}}"), param, &message);
+    }
+    for (field, param, message) in [
+        (r#""logprobs":true"#, "logprobs", "logprobs must be a whole number of 0 or more, not a boolean"),
+        (r#""echo":"yes""#, "echo", "echo must be a boolean, not a string"),
+        (r#""max_tokens":"9""#, "max_tokens", "max_tokens must be a whole number of 0 or more, not a string"),
+        (r#""prompt_embeds":"AA==""#, "prompt_embeds", "prompt_embeds is not served: a prompt is text or token ids"),
+    ] {
+        at("completions", &format!("{{\"prompt\":\"x\",{field}}}"), param, message);
+    }
 }
 
 #[test]
@@ -122,6 +159,8 @@ fn depth_bombs_are_refused_wherever_they_hide() {
         assert_eq!(refused("chat", format!("{{\"messages\":[{user}],\"novel\":{deep}}}")).0.as_deref(), Some("novel"));
         assert_eq!(refused("responses", format!("{{\"input\":\"x\",\"novel\":{deep}}}")).0.as_deref(), Some("novel"));
         refused("chat", format!("{{\"messages\":{deep}}}"));
+        refused("completions", format!("{{\"prompt\":{deep}}}"));
+        assert_eq!(refused("completions", format!("{{\"prompt\":\"x\",\"novel\":{deep}}}")).0.as_deref(), Some("novel"));
         refused("chat", format!("{{\"messages\":[{{\"role\":\"user\",\"content\":{deep}}}]}}"));
         refused("responses", format!("{{\"input\":[{{\"role\":\"user\",\"content\":{deep}}}]}}"));
         refused("chat", deep);
@@ -138,6 +177,8 @@ fn bodies_of_countless_things_are_refused() {
     at("chat", &messages, "messages", "messages has more than 131072 elements");
     let fields = format!("{{\"messages\":[{{\"role\":\"user\"}}],{}}}", many("\"a\":1"));
     at("chat", &fields, "body", "body has more than 131072 unknown fields");
+    let plain = format!("{{\"prompt\":\"x\",{}}}", many("\"a\":1"));
+    at("completions", &plain, "body", "body has more than 131072 unknown fields");
     let inner = format!("{{\"input\":[{{\"role\":\"user\",{}}}]}}", many("\"a\":1"));
     at("responses", &inner, "input[0]", "input[0] has more than 131072 unknown fields");
 }
@@ -334,7 +375,7 @@ fn unknown_fields_pass_and_the_last_of_a_key_stands() {
     let body = r#"{"messages":[{"role":"x"}],"top_k":"no","novel":{"b": 1,"a":2},"m\u006fdel":"n","messages":[{"role":"user","content":"\ud800","name":"me"}],"top_k":4}"#;
     // The first list is read before the second is seen, so what is wrong with it is still told.
     assert_eq!(refused("chat", body).0.as_deref(), Some("messages[0].role"));
-    let call = parse("chat", body.replace(r#"[{"role":"x"}]"#, r#"[{"role":"tool"}]"#)).unwrap();
+    let call = parse("chat", body.replace(r#"[{"role":"x"}]"#, r#"[{"role":"user"}]"#)).unwrap();
     assert_eq!((call.model.as_str(), call.sampling.top_k, call.messages.len()), ("n", Some(4), 1));
     assert_eq!(format!("{:?} {:?}", call.rest, call.messages[0].rest), r#"[("novel", {"b": 1,"a":2})] [("name", "me")]"#);
     assert_eq!(format!("{:?}", call.messages[0].content), r#"Text("\ud800")"#);
@@ -343,11 +384,11 @@ fn unknown_fields_pass_and_the_last_of_a_key_stands() {
 #[test]
 fn what_responses_can_not_pass_over_is_refused() {
     for body in [
-        r#"{"input":"x","previous_response_id":"resp_1"}"#,
         r#"{"input":"x","conversation":"conv_1"}"#,
+        r#"{"input":"x","prompt":{"id":"pmpt_1"}}"#,
         r#"{"input":"x","background":true}"#,
-        r#"{"input":[{"type":"item_reference","id":"msg_1"}]}"#,
-        r#"{"input":[{"type":"compaction","encrypted_content":"x"}]}"#,
+        r#"{"input":[{"role":"user","content":"x"},{"type":"compaction_trigger"}]}"#,
+        r#"{"input":"x","include":"reasoning.encrypted_content"}"#,
         r#"{"input":[{"role":"user","content":[{"type":"input_image","file_id":"f"}]}]}"#,
     ] {
         assert!(refused("responses", body).0.is_some(), "{body}");

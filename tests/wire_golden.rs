@@ -27,6 +27,7 @@ struct Case {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Step {
     Prompt(Vec<u32>),
+    PromptText(Text),
     Tokens {
         ids: Vec<u32>,
         logprobs: Vec<f64>,
@@ -63,6 +64,7 @@ impl From<Step> for Event {
     fn from(step: Step) -> Self {
         match step {
             Step::Prompt(ids) => Self::Prompt(ids),
+            Step::PromptText(text) => Self::PromptText(text),
             Step::Tokens { ids, logprobs } => Self::Tokens(gleaner::call::Tokens { ids, logprobs }),
             Step::Text(piece) => Self::Text(piece),
             Step::Reasoning(piece) => Self::Reasoning(piece),
@@ -75,7 +77,7 @@ impl From<Step> for Event {
             Step::Choice { name, value } => Self::Extra(Extra::Choice { name, value }),
             Step::Delta { name, value } => Self::Extra(Extra::Delta { name, value }),
             Step::Finish(reason) => Self::Finish(reason),
-            Step::StopString(stop) => Self::StopString(stop),
+            Step::StopString(text) => Self::StopString(text),
             Step::Usage(usage) => Self::Usage(usage),
         }
     }
@@ -83,9 +85,11 @@ impl From<Step> for Event {
 
 /// What is wanted, so that a new thing to want changes no snapshot of others.
 fn show_wants(call: &Call) -> String {
-    let Wants { usage, logprobs, top_logprobs, token_ids, prompt, function_call, array, thoughts } = call.wants;
+    let Wants { usage, logprobs, top_logprobs, token_ids, prompt, function_call, array, .. } = call.wants;
+    let Wants { thoughts, reasoning_summary, sealed_reasoning, .. } = call.wants;
     let flags = [("usage", usage), ("logprobs", logprobs), ("token_ids", token_ids), ("prompt", prompt)];
     let flags = flags.into_iter().chain([("function_call", function_call), ("array", array), ("thoughts", thoughts)]);
+    let flags = flags.chain([("reasoning_summary", reasoning_summary), ("sealed_reasoning", sealed_reasoning)]);
     let wanted = flags.filter(|(_, wanted)| *wanted).map(|(name, _)| format!(" {name}"));
     wanted.chain(top_logprobs.map(|count| format!(" top_logprobs={count}"))).collect()
 }
@@ -97,6 +101,9 @@ fn show_call(call: &Call) -> String {
     }
     if let Some(previous) = &call.previous {
         let _ = writeln!(out, "previous {previous:?}");
+    }
+    if !call.quotes.is_empty() {
+        let _ = writeln!(out, "quotes {:?}", call.quotes);
     }
     let Call { model, stream, messages, tools, tool_choice, parallel_tool_calls, sampling, max_tokens, .. } = call;
     let _ = writeln!(out, "model {model:?} stream {stream} max_tokens {max_tokens:?} wants{}", show_wants(call));
@@ -125,6 +132,18 @@ fn show_call(call: &Call) -> String {
     out
 }
 
+/// What clients sent, and servers, may have line breaks between its tokens; an event's data may not.
+#[track_caller]
+fn assert_framed(content_type: &str, stream: &[u8]) {
+    let is_field = |line: &str| {
+        ["", ":", "event:", "data:"].iter().any(|start| line == *start || !start.is_empty() && line.starts_with(start))
+    };
+    if content_type == "text/event-stream" {
+        let stray = std::str::from_utf8(stream).unwrap().lines().find(|line| !is_field(line));
+        assert_eq!(stray, None);
+    }
+}
+
 fn run(wire: &dyn Wire, case: Case) -> String {
     let target = case.target.as_deref().unwrap_or(wire.paths()[0]);
     let calls = match wire.parse(Target::read(target), &Bytes::from(case.request.get().to_owned())) {
@@ -148,6 +167,7 @@ fn run(wire: &dyn Wire, case: Case) -> String {
         encoder.event(&event, &mut live);
     }
     encoder.ping(&mut live);
+    assert_framed(encoder.content_type(), &live);
     let _ = write!(out, "--- live\n{}", String::from_utf8(live).unwrap());
     let mut end = Vec::new();
     if let Some(kind) = case.failure {
@@ -158,6 +178,7 @@ fn run(wire: &dyn Wire, case: Case) -> String {
     let reply = fold.reply();
     encoder.finish(&reply, &mut end);
     encoder.close(reply.usage.as_ref(), &mut end);
+    assert_framed(encoder.content_type(), &end);
     let _ = write!(out, "--- held back\n{}", String::from_utf8(end).unwrap());
     let mut whole = Vec::new();
     wire.encoder(call, head()).whole(&[reply], &mut whole);

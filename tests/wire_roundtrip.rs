@@ -69,8 +69,12 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 }
 
 fn request(wire: &dyn Wire, messages: &[Value]) -> Call {
-    let list = if wire.name() == "responses" { "input" } else { "messages" };
-    let mut body = json!({ "model": "m", "stream": true, "stream_options": { "include_usage": true }, list: messages });
+    let mut body = json!({ "model": "m", "stream": true, "stream_options": { "include_usage": true } });
+    match wire.name() {
+        "chat" | "messages" => body["messages"] = json!(messages),
+        "completions" => body["prompt"] = json!("go"),
+        _ => body["input"] = json!(messages),
+    }
     if wire.name() == "messages" {
         body["max_tokens"] = json!(100);
     }
@@ -150,6 +154,14 @@ fn read_chat_whole(body: &Value) -> Seen {
         finish: string(&body["choices"][0]["finish_reason"]),
         total: body["usage"]["total_tokens"].as_u64(),
     }
+}
+
+/// Text and end are all that this wire says of a reply.
+fn read_completions(choices: &[Value], total: &Value) -> Seen {
+    let text = choices.iter().map(|choice| string(&choice["text"])).collect();
+    let ends: Vec<String> = choices.iter().map(|choice| string(&choice["finish_reason"])).collect();
+    assert!(ends[..ends.len() - 1].iter().all(String::is_empty), "something follows the end");
+    Seen { text, reasoning: String::new(), tools: vec![], finish: ends.concat(), total: total["total_tokens"].as_u64() }
 }
 
 fn read_response(response: &Value) -> Seen {
@@ -345,6 +357,18 @@ proptest! {
     }
 
     #[test]
+    fn completions_say_what_the_reply_says(events in events()) {
+        let wire = wire::named("completions").unwrap();
+        let (live, held, whole, reply) = write(wire, &events);
+        let expected = Seen { reasoning: String::new(), tools: vec![], ..seen(&reply, "stop".to_owned()) };
+        prop_assert!(!live.contains("\"finish_reason\":\"") && held.ends_with("data: [DONE]\n\n"));
+        let chunks = data(&format!("{live}{held}"));
+        let choices: Vec<Value> = chunks.iter().filter_map(|chunk| chunk["choices"].get(0).cloned()).collect();
+        prop_assert_eq!(&read_completions(&choices, &chunks[chunks.len() - 1]["usage"]), &expected);
+        prop_assert_eq!(&read_completions(whole["choices"].as_array().unwrap(), &whole["usage"]), &expected);
+    }
+
+    #[test]
     fn responses_say_what_the_reply_says(events in events()) {
         let wire = wire::named("responses").unwrap();
         let (live, held, whole, reply) = write(wire, &events);
@@ -455,9 +479,9 @@ mod gemini {
             for part in parts(chunk) {
                 let text = string(&part["text"]);
                 if part["thought"] == true {
-                    reply.reasoning += &text
+                    reply.reasoning += &text;
                 } else {
-                    reply.text += &text
+                    reply.text += &text;
                 }
                 if let Some(call) = part.get("functionCall") {
                     reply.tools.push((false, string(&call["id"]), string(&call["name"]), call["args"].to_string()));

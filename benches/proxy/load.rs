@@ -13,6 +13,7 @@ use hyper_util::rt::TokioIo;
 use tokio::task::JoinSet;
 
 use super::scenario::Scenario;
+use super::wire;
 
 /// What was seen of one target.
 #[derive(Debug, Default)]
@@ -45,11 +46,15 @@ pub fn run(scenario: &Scenario, addr: SocketAddr, key: Option<&str>, quick: bool
     let (warm_up, time) = scenario.times(key.is_none(), quick);
     let begin = Instant::now() + warm_up;
     let end = begin + time;
+    // The mock, asked without Gleaner, speaks chat completions only.
+    let wire = if key.is_some() { scenario.wire } else { &wire::CHAT };
     let job = Job {
+        path: wire.path(scenario.stream),
+        tail: wire.end,
         addr,
         host: addr.to_string(),
         authorization: format!("Bearer {}", key.unwrap_or("none")),
-        body: Bytes::from(scenario.body()),
+        body: Bytes::from(scenario.body(wire)),
         stream: scenario.stream,
         end,
     };
@@ -95,6 +100,8 @@ pub fn run(scenario: &Scenario, addr: SocketAddr, key: Option<&str>, quick: bool
 }
 
 struct Job {
+    path: &'static str,
+    tail: &'static [u8],
     addr: SocketAddr,
     host: String,
     authorization: String,
@@ -131,7 +138,7 @@ async fn connect(job: &Job, connections: &mut JoinSet<()>) -> SendRequest<Full<B
 
 async fn call(job: &Job, sender: &mut SendRequest<Full<Bytes>>, begun: Instant) -> hyper::Result<Called> {
     sender.ready().await?;
-    let request = Request::post("/v1/chat/completions")
+    let request = Request::post(job.path)
         .header("host", &job.host)
         .header("content-type", "application/json")
         .header("authorization", &job.authorization)
@@ -147,11 +154,11 @@ async fn call(job: &Job, sender: &mut SendRequest<Full<Bytes>>, begun: Instant) 
             first_ms.get_or_insert_with(|| begun.elapsed().as_secs_f64() * 1e3);
             length += data.len();
             if job.stream {
-                tail.extend_from_slice(&data[data.len().saturating_sub(16)..]);
-                tail.drain(..tail.len().saturating_sub(16));
+                tail.extend_from_slice(&data[data.len().saturating_sub(32)..]);
+                tail.drain(..tail.len().saturating_sub(32));
             }
         }
     }
-    let whole = ok && length > 500 && (!job.stream || tail.ends_with(b"data: [DONE]\n\n"));
+    let whole = ok && length > 500 && (!job.stream || tail.ends_with(job.tail));
     Ok(Called { begun, ended: Instant::now(), first_ms: first_ms.unwrap_or_default(), whole, id })
 }

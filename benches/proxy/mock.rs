@@ -47,12 +47,20 @@ pub fn start() -> SocketAddr {
 struct Replies {
     body: Bytes,
     streams: HashMap<usize, Arc<Vec<Bytes>>>,
+    /// The same as completions.
+    text_body: Bytes,
+    text_stream: Arc<Vec<Bytes>>,
 }
 
 impl Replies {
     fn new() -> Self {
         let tokens = super::scenario::ALL.iter().filter(|one| one.stream).map(|one| one.tokens);
-        Self { body: body(80).into(), streams: tokens.map(|tokens| (tokens, Arc::new(stream(tokens)))).collect() }
+        Self {
+            body: body(80).into(),
+            streams: tokens.map(|tokens| (tokens, Arc::new(stream(tokens)))).collect(),
+            text_body: as_text(&body(80)).into(),
+            text_stream: Arc::new(stream(200).iter().map(|frame| as_text(frame).into()).collect()),
+        }
     }
 }
 
@@ -99,19 +107,42 @@ fn stream(tokens: usize) -> Vec<Bytes> {
     frames
 }
 
+/// A reply, or an event of one, in the form of completions; prompt ids stand in the choice there.
+fn as_text(reply: &[u8]) -> Vec<u8> {
+    let text = std::str::from_utf8(reply).unwrap();
+    let json = text.trim().trim_start_matches("data: ");
+    let Ok(mut value) = serde_json::from_str::<Value>(json) else { return reply.to_vec() };
+    value["object"] = json!("text_completion");
+    let ids = value.as_object_mut().unwrap().remove("prompt_token_ids");
+    if let Some(choice) = value["choices"].get_mut(0) {
+        let said = choice.as_object_mut().unwrap().remove("message").or_else(|| choice.as_object_mut().unwrap().remove("delta"));
+        choice["text"] = said.unwrap_or_default()["content"].clone();
+        let entries = choice["logprobs"]["content"].as_array().cloned().unwrap_or_default();
+        let of = |field: &str| -> Value { entries.iter().map(|entry| entry[field].clone()).collect() };
+        choice["logprobs"] =
+            json!({"tokens": of("token"), "token_logprobs": of("logprob"), "top_logprobs": null, "text_offset": []});
+        choice["prompt_token_ids"] = ids.unwrap_or_default();
+    }
+    if text.starts_with("data: ") { format!("data: {value}\n\n").into_bytes() } else { value.to_string().into_bytes() }
+}
+
 async fn answer(request: Request<Incoming>, replies: Arc<Replies>) -> Result<Response<Reply>, Infallible> {
     let path = request.uri().path().to_owned();
     let bytes = request.into_body().collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     let whole = |bytes: Bytes| Reply::Whole(Full::new(bytes));
     let json = |reply| Response::builder().header("content-type", "application/json").body(reply).unwrap();
+    let stream = |frames: Arc<Vec<Bytes>>, pace: u64| {
+        let next = (pace > 0).then(|| Box::pin(tokio::time::sleep(Duration::from_millis(pace))));
+        let reply = Reply::Stream { frames, at: 0, pace: Duration::from_millis(pace), next, paused: false };
+        Response::builder().header("content-type", "text/event-stream; charset=utf-8").body(reply).unwrap()
+    };
     Ok(match path.as_str() {
+        "/v1/completions" if number(&bytes, "\"stream\":true").is_some() => stream(Arc::clone(&replies.text_stream), 0),
+        "/v1/completions" => json(whole(replies.text_body.clone())),
         "/v1/chat/completions" if number(&bytes, "\"stream\":true").is_some() => {
             let pace = number(&bytes, "\"seed\":").unwrap_or_default();
             let tokens = usize::try_from(number(&bytes, "\"bench_tokens\":").unwrap_or(200)).unwrap();
-            let frames = Arc::clone(&replies.streams[&tokens]);
-            let next = (pace > 0).then(|| Box::pin(tokio::time::sleep(Duration::from_millis(pace))));
-            let reply = Reply::Stream { frames, at: 0, pace: Duration::from_millis(pace), next, paused: false };
-            Response::builder().header("content-type", "text/event-stream; charset=utf-8").body(reply).unwrap()
+            stream(Arc::clone(&replies.streams[&tokens]), pace)
         }
         "/v1/chat/completions" => json(whole(replies.body.clone())),
         "/version" => json(whole(Bytes::from_static(b"{\"version\":\"0.32.0\"}"))),

@@ -30,6 +30,9 @@ struct Figures {
     /// Streams that came whole but later than the goal allows.
     late: usize,
     calls: usize,
+    /// Processor time, as a multiple of that of the scenario which a goal names.
+    cost: f64,
+    event_cost: f64,
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -59,7 +62,21 @@ impl Figures {
             let most = quantile(&direct.total_ms, 0.5) * limit.unwrap_or(f64::INFINITY);
             own.total_ms.iter().filter(|ms| **ms > most).count()
         };
+        // Paired within a round, as all figures are.
+        let cost = |part: &dyn Fn(&Scenario) -> f64| {
+            let named = scenario.goals.iter().find_map(|goal| goal.beside());
+            let Some(other) = named.and_then(|name| super::scenario::ALL.iter().find(|one| one.name == name)) else {
+                return f64::NAN;
+            };
+            let spent = |of: &Scenario| -> Vec<f64> {
+                let same = |one: &&Measured<'_>| one.scenario.name == of.name && one.target == target;
+                measured.iter().filter(same).map(|one| one.load.cpu_us.unwrap_or(f64::NAN) / part(of)).collect()
+            };
+            median(spent(scenario).into_iter().zip(spent(other)).map(|(own, other)| own / other).collect())
+        };
         Self {
+            cost: cost(&|_| 1.0),
+            event_cost: cost(&|of| of.tokens as f64),
             per_second: over(&|own, _| own.per_second),
             share: over(&|own, direct| own.per_second / direct.per_second),
             p50: over(&|own, _| quantile(&own.total_ms, 0.5)),
@@ -79,7 +96,7 @@ impl Figures {
         json!({"per_second": self.per_second, "share": self.share, "p50_ms": self.p50, "p99_ms": self.p99,
                "added_first_p50_ms": self.added_first, "added_p50_ms": self.added_p50, "added_p99_ms": self.added_p99,
                "cpu_us_per_call": self.cpu_us, "resident_mb": self.resident_mb, "failed": self.failed, "late": self.late,
-               "calls": self.calls})
+               "calls": self.calls, "cost": self.cost, "event_cost": self.event_cost})
     }
 
     /// The figure that a goal is about, in words, and whether it is reached.
@@ -96,6 +113,11 @@ impl Figures {
                 (format!("{:+.2} % of direct's time, at most {:.0} %", slower * 100.0, most * 100.0), slower <= most)
             }
             Goal::Resident(most) => (format!("{:.1} MB resident, under {most}", self.resident_mb), self.resident_mb < most),
+            Goal::Cost(name, most) if most.is_infinite() => (format!("costs {:.2} x {name}", self.cost), self.cost.is_finite()),
+            Goal::Cost(name, most) => (format!("costs {:.2} x {name}, at most {most}", self.cost), self.cost <= most),
+            Goal::EventCost(name, most) => {
+                (format!("an event costs {:.2} x one of {name}, at most {most}", self.event_cost), self.event_cost <= most)
+            }
             Goal::AllKept(part) => {
                 let kept = self.calls - self.failed - self.late;
                 let words = format!("{kept} of {} streams kept (whole, within {:.0} % of direct)", self.calls, part * 100.0);
@@ -109,14 +131,14 @@ impl Figures {
 pub fn print(measured: &[Measured<'_>], scenarios: &[&Scenario], targets: &[String]) -> usize {
     let mut missed = 0;
     println!(
-        "\n{:<13} {:<8} {:>9} {:>6} {:>9} {:>9} {:>10} {:>10} {:>10} {:>8} {:>7}",
+        "\n{:<15} {:<8} {:>9} {:>6} {:>9} {:>9} {:>10} {:>10} {:>10} {:>8} {:>7}",
         "scenario", "target", "calls/s", "share", "p50 ms", "p99 ms", "+first p50", "+p50", "+p99", "cpu us", "RSS MB"
     );
     for scenario in scenarios {
         for target in targets {
             let figures = Figures::of(measured, scenario, target);
             println!(
-                "{:<13} {:<8} {:>9.0} {:>6.3} {:>9.3} {:>9.3} {:>10.3} {:>10.3} {:>10.3} {:>8.1} {:>7.1}{}",
+                "{:<15} {:<8} {:>9.0} {:>6.3} {:>9.3} {:>9.3} {:>10.3} {:>10.3} {:>10.3} {:>8.1} {:>7.1}{}",
                 scenario.name,
                 target,
                 figures.per_second,
@@ -133,17 +155,17 @@ pub fn print(measured: &[Measured<'_>], scenarios: &[&Scenario], targets: &[Stri
         }
     }
     if targets.iter().any(|target| target == "gleaner") {
-        println!("\n{:<13} {:<11} target", "scenario", "");
+        println!("\n{:<15} {:<11} target", "scenario", "");
         for scenario in scenarios {
             let figures = Figures::of(measured, scenario, "gleaner");
             for goal in scenario.goals {
                 let (words, reached) = figures.judge(*goal);
                 missed += usize::from(!reached);
-                println!("{:<13} {:<11} {words}", scenario.name, if reached { "reached" } else { "NOT REACHED" });
+                println!("{:<15} {:<11} {words}", scenario.name, if reached { "reached" } else { "NOT REACHED" });
             }
             if figures.failed > 0 {
                 missed += 1;
-                println!("{:<13} {:<11} {} calls failed", scenario.name, "NOT REACHED", figures.failed);
+                println!("{:<15} {:<11} {} calls failed", scenario.name, "NOT REACHED", figures.failed);
             }
         }
     }

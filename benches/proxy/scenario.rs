@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
+use super::wire::{self, Wire};
+
 /// One kind of load.
 #[derive(Debug)]
 pub struct Scenario {
     pub name: &'static str,
+    /// What clients of Gleaner speak; the mock is always asked for chat completions.
+    pub wire: &'static Wire,
     /// Connections, each with one call at a time.
     pub clients: usize,
     pub stream: bool,
@@ -32,13 +36,32 @@ pub enum Goal {
     Resident(f64),
     /// Every stream came whole, and in no more than this part beyond direct's median time.
     AllKept(f64),
+    /// Processor time of a call, as a multiple of that of this scenario's in the same run.
+    Cost(&'static str, f64),
+    /// The same of one event.
+    EventCost(&'static str, f64),
 }
 
-const BODY: Scenario = Scenario { name: "", clients: 1, stream: false, request: 2_000, pace_ms: 0, tokens: 80, goals: &[] };
+impl Goal {
+    /// The scenario that must be in the run too.
+    pub fn beside(self) -> Option<&'static str> {
+        match self {
+            Self::Cost(name, _) | Self::EventCost(name, _) => Some(name),
+            _ => None,
+        }
+    }
+}
+
+const BODY: Scenario =
+    Scenario { name: "", wire: &wire::CHAT, clients: 1, stream: false, request: 2_000, pace_ms: 0, tokens: 80, goals: &[] };
 const STREAM: Scenario = Scenario { stream: true, tokens: 200, ..BODY };
+const BODY_32: Scenario = Scenario { clients: 32, ..BODY };
+const STREAM_32: Scenario = Scenario { clients: 32, ..STREAM };
+const NEAR_CHAT: &[Goal] = &[Goal::Cost("body-c32", 1.15)];
+const NEAR_CHAT_STREAM: &[Goal] = &[Goal::Cost("stream-c32", 1.15)];
 
 /// All of them.
-pub static ALL: [Scenario; 8] = [
+pub static ALL: [Scenario; 17] = [
     Scenario { name: "body-c1", goals: &[Goal::AddedP50(0.20), Goal::AddedP99(0.5)], ..BODY },
     Scenario { name: "body-c32", clients: 32, goals: &[Goal::Share(0.12, 0.17)], ..BODY },
     Scenario { name: "body-c256", clients: 256, goals: &[Goal::Resident(60.0)], ..BODY },
@@ -48,11 +71,21 @@ pub static ALL: [Scenario; 8] = [
     Scenario { name: "stream-c32", clients: 32, goals: &[Goal::Share(0.65, 0.80)], ..STREAM },
     Scenario { name: "paced5-c32", clients: 32, pace_ms: 5, goals: &[Goal::Slower(0.02)], ..STREAM },
     Scenario { name: "paced20-c512", clients: 512, pace_ms: 20, tokens: 60, goals: &[Goal::AllKept(0.10)], ..STREAM },
+    // An event costs the same however long the reply is.
+    Scenario { name: "10k-stream-c1", tokens: 10_000, goals: &[Goal::EventCost("stream-c1", 1.3)], ..STREAM },
+    Scenario { name: "messages-c32", wire: &wire::MESSAGES, goals: NEAR_CHAT, ..BODY_32 },
+    Scenario { name: "messages-st32", wire: &wire::MESSAGES, goals: NEAR_CHAT_STREAM, ..STREAM_32 },
+    Scenario { name: "gemini-c32", wire: &wire::GEMINI, goals: NEAR_CHAT, ..BODY_32 },
+    Scenario { name: "gemini-st32", wire: &wire::GEMINI, goals: NEAR_CHAT_STREAM, ..STREAM_32 },
+    Scenario { name: "responses-c32", wire: &wire::RESPONSES, goals: &[Goal::Cost("body-c32", f64::INFINITY)], ..BODY_32 },
+    Scenario { name: "responses-st32", wire: &wire::RESPONSES, goals: &[Goal::Cost("stream-c32", f64::INFINITY)], ..STREAM_32 },
+    Scenario { name: "complet.-c32", wire: &wire::COMPLETIONS, goals: &[Goal::Cost("body-c32", f64::INFINITY)], ..BODY_32 },
+    Scenario { name: "complet.-st32", wire: &wire::COMPLETIONS, goals: &[Goal::Cost("stream-c32", f64::INFINITY)], ..STREAM_32 },
 ];
 
 impl Scenario {
-    /// The request's body.
-    pub fn body(&self) -> Vec<u8> {
+    /// The request's body, for a client of this wire.
+    pub fn body(&self, wire: &Wire) -> Vec<u8> {
         // Not one word again and again: what is stored is compressed, and that shall cost what it costs in life.
         let mut text = String::with_capacity(self.request + 16);
         let mut state = 7_u32;
@@ -65,11 +98,8 @@ impl Scenario {
             text.push_str(&format!("{} ", (state >> 12) % 1_000));
         }
         let system = &text[..200.min(text.len())].trim_end_matches('\\');
-        format!(
-            r#"{{"model":"mock","messages":[{{"role":"system","content":"{system}"}},{{"role":"user","content":"{text}"}}],"stream":{},"seed":{},"bench_tokens":{}}}"#,
-            self.stream, self.pace_ms, self.tokens
-        )
-        .into_bytes()
+        let own = format!(r#""stream":{},"seed":{},"bench_tokens":{}"#, self.stream, self.pace_ms, self.tokens);
+        wire.body(system, &text, self.stream, &own).into_bytes()
     }
 
     /// Warm-up and measured time. A paced stream is as long as it is, warm or not.

@@ -34,7 +34,8 @@ fn request(tools: bool) -> Call {
         ""
     };
     let body = format!(r#"{{"model":"m","stream":true,"input":"go"{tools}}}"#);
-    wire::named("responses").expect("the wire").parse(&body.into()).expect("a request")
+    let wire = wire::named("responses").expect("the wire");
+    wire.parse(wire::Target::read("/responses"), &body.into()).expect("a request").remove(0)
 }
 
 fn well_formed(events: &[Event], ended_well: bool) {
@@ -42,7 +43,7 @@ fn well_formed(events: &[Event], ended_well: bool) {
     let mut finished = 0;
     for event in events {
         match event {
-            Event::Text(text) | Event::Reasoning(text) | Event::Refusal(text) => literal(text),
+            Event::Text(text) | Event::Reasoning(text) | Event::Refusal(text) | Event::StopString(text) => literal(text),
             Event::ToolStart { index, tool } => {
                 assert_eq!(*index, begun, "tool calls are numbered without gaps");
                 begun += 1;
@@ -70,7 +71,8 @@ fn literal(text: &Text) {
 
 /// Whatever came, what a client is sent is JSON.
 fn written(wire: &dyn wire::Wire, call: &Call, events: &[Event]) {
-    let (live, held, whole, reply) = encode::write(wire, call, events);
+    let events: Vec<_> = events.iter().map(|event| (0, event.clone())).collect();
+    let (live, held, whole, replies) = encode::write(wire, std::slice::from_ref(call), &events);
     for (_, data) in sse::by_the_standard(&[live, held].concat()) {
         if data != b"[DONE]" {
             is_json(&data);
@@ -78,8 +80,8 @@ fn written(wire: &dyn wire::Wire, call: &Call, events: &[Event]) {
     }
     is_json(&whole);
     let mut fold = Fold::default();
-    events.iter().for_each(|event| fold.push(event));
-    assert_eq!(fold.reply(), reply);
+    events.iter().for_each(|(_, event)| fold.push(event));
+    assert_eq!(replies, [fold.reply()]);
 }
 
 fn is_json(bytes: &[u8]) {

@@ -12,6 +12,8 @@ use super::tokens::Tokens;
 pub enum Event {
     /// The ids of the prompt, once, from the server that read it.
     Prompt(Vec<u32>),
+    /// The prompt's text, once and before the reply's, for a client that wants to see it there.
+    PromptText(Text),
     /// Sampled tokens, in the order of sampling.
     Tokens(Tokens),
     /// A piece of the answer's text.
@@ -111,11 +113,35 @@ impl Usage {
             ..sum
         })
     }
+
+    /// The usage of the replies to several prompts, `each` to one prompt after the other.
+    #[must_use]
+    pub fn of_prompts(replies: &[super::Reply], each: u32) -> Option<Self> {
+        let prompts = replies.chunks(each.max(1) as usize).filter_map(Self::of_all);
+        prompts.reduce(|sum, usage| Self {
+            prompt_tokens: sum.prompt_tokens.saturating_add(usage.prompt_tokens),
+            completion_tokens: sum.completion_tokens.saturating_add(usage.completion_tokens),
+            cached_tokens: sum.cached_tokens.saturating_add(usage.cached_tokens),
+            reasoning_tokens: sum.reasoning_tokens.saturating_add(usage.reasoning_tokens),
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_prompt_is_counted_once_however_many_replies_it_has() {
+        let reply = |prompt_tokens, completion_tokens| super::super::Reply {
+            usage: Some(Usage { prompt_tokens, completion_tokens, cached_tokens: 1, reasoning_tokens: 2 }),
+            ..super::super::Reply::default()
+        };
+        let replies = [reply(10, 1), reply(10, 2), reply(20, 3), reply(20, 4)];
+        let expected = Usage { prompt_tokens: 30, completion_tokens: 10, cached_tokens: 2, reasoning_tokens: 8 };
+        assert_eq!(Usage::of_prompts(&replies, 2), Some(expected));
+        assert_eq!(Usage::of_prompts(&[super::super::Reply::default()], 1), None);
+    }
 
     #[test]
     fn every_finish_reason_is_read_by_its_name_and_a_new_one_is_a_stop() {

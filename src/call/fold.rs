@@ -18,6 +18,8 @@ pub struct Reply {
     pub stop_string: Option<Text>,
     pub usage: Option<Usage>,
     pub prompt_ids: Option<Vec<u32>>,
+    /// The prompt's text, if the client wants to see it before the reply's.
+    pub prompt_text: Option<Text>,
     pub tokens: Tokens,
     pub version: Option<String>,
     /// Fields beside the reply's own.
@@ -74,6 +76,7 @@ impl Fold {
     pub fn push(&mut self, event: &Event) {
         match event {
             Event::Prompt(ids) => self.reply.prompt_ids = Some(ids.clone()),
+            Event::PromptText(text) => self.reply.prompt_text = Some(text.clone()),
             Event::Tokens(tokens) => {
                 self.reply.tokens.ids.extend_from_slice(&tokens.ids);
                 self.reply.tokens.logprobs.extend_from_slice(&tokens.logprobs);

@@ -142,6 +142,16 @@ pub enum Part {
 }
 
 impl Part {
+    /// The string that names the image that this part is.
+    #[must_use]
+    pub fn image_url(&self) -> Option<Text> {
+        match self {
+            Self::Text(_) => None,
+            Self::Image(url) => Some(url.clone()),
+            Self::Opaque(raw) => super::Image::url_of_part(raw),
+        }
+    }
+
     fn write_chat(&self, out: &mut Vec<u8>) {
         match self {
             Self::Text(text) => {

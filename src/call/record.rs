@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::event::{FinishReason, Usage};
 use super::failure::Failure;
+use super::image::ImageHash;
 use super::json::Raw;
 use super::request::Sampling;
 use super::tokens::Capture;
@@ -118,9 +119,18 @@ pub enum VersionSource {
     Polled,
 }
 
+/// A call as read back from the store, with what its client sent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kept {
+    pub record: CallRecord,
+    pub request: Bytes,
+}
+
 /// A call as read back from the store, without its raw bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallRecord {
+    /// The images that the policy was sent as data, in their order: their tokens are the same whatever they show.
+    pub images: Vec<ImageHash>,
     pub id: CallId,
     pub rollout_id: RolloutId,
     pub started_at: i64,

@@ -2,8 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::failure::Failure;
 use super::json::{Raw, Rest, Text};
 use super::message::{Message, Tool};
+use crate::ids::CallId;
 
 /// One request to the model, whatever wire it came by.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,8 +19,12 @@ pub struct Call {
     pub messages: Vec<Message>,
     /// A prompt that is no conversation, on wires that take one; then there are no messages.
     pub prompt: Option<Prompt>,
-    /// The reply that the messages go on from, on wires where the server keeps them: its id as the wire gave it.
-    pub previous: Option<Text>,
+    /// The call whose conversation and reply the messages go on from, on wires where the server keeps them.
+    pub previous: Option<CallId>,
+    /// Calls whose replies the messages quote by name only; like `previous`, they must be known to read the request whole.
+    pub quotes: Vec<CallId>,
+    /// How many replies to its prompt the request asks for; each is a call of its own, and they follow each other.
+    pub replies: u32,
     pub tools: Vec<Tool>,
     pub tool_choice: Option<ToolChoice>,
     pub parallel_tool_calls: Option<bool>,
@@ -49,6 +55,8 @@ impl Call {
             messages: Vec::new(),
             prompt: None,
             previous: None,
+            quotes: Vec::new(),
+            replies: 1,
             tools: Vec::new(),
             tool_choice: None,
             parallel_tool_calls: None,
@@ -61,6 +69,39 @@ impl Call {
             echo: Vec::new(),
             notes: Vec::new(),
         }
+    }
+
+    /// The most replies to one prompt that a request may ask for.
+    pub const MOST_REPLIES: u64 = 128;
+
+    /// How many messages and tools all calls of one request may have together.
+    const MOST_PARTS: u64 = 1 << 17;
+
+    /// This call `n` times, one for each reply that the client asked for with `param`. A seed counts up, since the same one would give
+    /// the same reply again.
+    ///
+    /// # Errors
+    /// If so many are not served.
+    pub fn times(self, n: u64, param: &str) -> Result<Vec<Self>, Failure> {
+        let most = Self::MOST_REPLIES;
+        let replies = u32::try_from(n).ok().filter(|n| (1..=most).contains(&u64::from(*n)));
+        let replies = replies.ok_or_else(|| Failure::invalid(param, format!("{param} must be 1 to {most}, not {n}")))?;
+        let parts = (self.messages.len() + self.tools.len()) as u64;
+        if n > 1 && parts * n > Self::MOST_PARTS {
+            let message = format!("{param} is {n}, which is too much for a request of {parts} messages and tools");
+            return Err(Failure::invalid(param, message));
+        }
+        let mut calls: Vec<Self> = (1..replies).map(|_| self.clone()).collect();
+        calls.insert(0, self);
+        for (call, place) in calls.iter_mut().zip(0..) {
+            call.replies = replies;
+            if let (Some(seed), 1..) = (&mut call.sampling.seed, place) {
+                let asked = *seed;
+                *seed = asked.wrapping_add(place);
+                call.notes.push(format!("seed {asked} became {seed}, so that the replies to one request differ"));
+            }
+        }
+        Ok(calls)
     }
 }
 
@@ -99,6 +140,10 @@ pub struct Wants {
     pub prompt: bool,
     /// Tool calls in chat completions' older form, `function_call`.
     pub function_call: bool,
+    /// The reasoning as its summary, for clients that show only that.
+    pub reasoning_summary: bool,
+    /// The reasoning also in the form in which clients that keep none send it back.
+    pub sealed_reasoning: bool,
     /// A stream as one JSON array, as Gemini gives it where server-sent events are not asked for.
     pub array: bool,
     /// The reasoning as parts of the reply, on a wire where that is asked for.
@@ -159,5 +204,26 @@ mod tests {
         let used = Sampling { temperature: Some(1.0), top_p: Some(1.0), seed: Some(7), ..Sampling::default() };
         assert_eq!(asked.pinned_by(&pinned), used);
         assert_eq!(asked.pinned_by(&Sampling::default()), asked);
+    }
+
+    #[test]
+    fn each_reply_is_a_call_with_a_seed_of_its_own() {
+        let seeded = Call { sampling: Sampling { seed: Some(7), ..Sampling::default() }, ..Call::new("chat") };
+        let calls = seeded.times(3, "n").unwrap();
+        let seen: Vec<_> = calls.iter().map(|call| (call.replies, call.sampling.seed, call.notes.len())).collect();
+        assert_eq!(seen, [(3, Some(7), 0), (3, Some(8), 1), (3, Some(9), 1)]);
+        assert_eq!(Call::new("chat").times(2, "n").unwrap()[1], Call { replies: 2, ..Call::new("chat") });
+        assert_eq!(Call::new("chat").times(1, "n").unwrap(), [Call::new("chat")]);
+    }
+
+    #[test]
+    fn countless_replies_are_refused() {
+        for n in [0, 129, u64::MAX] {
+            let message = format!("n must be 1 to 128, not {n}");
+            assert_eq!(Call::new("chat").times(n, "n").unwrap_err(), Failure::invalid("n", message));
+        }
+        let message = Message::text(crate::call::Role::User, "x".into());
+        let long = Call { messages: vec![message; 2000], ..Call::new("chat") };
+        assert!(long.clone().times(1, "n").is_ok() && long.times(128, "n").is_err());
     }
 }

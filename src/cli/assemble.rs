@@ -108,6 +108,8 @@ pub(super) async fn http(config: &Config) -> Result<Http, Stop> {
         client_keys,
         open: config.server.open.unwrap_or(config.server.listen.ip().is_loopback()),
         body_limit: config.server.body_limit_mib << 20,
+        compress: config.server.compress,
+        cors_origins: config.server.cors_origins.clone().into(),
         metrics,
     })
 }

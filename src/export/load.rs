@@ -4,11 +4,11 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use super::ExportError;
+use super::{Earlier, ExportError};
 use crate::call::{Call, CallRecord, Message, Raw, RawKind, Tool, ToolCall, grouped_name};
 use crate::store::{Rollout, Store, StoreError};
 use crate::trajectory::{Needs, REASONING, RolloutFacts, Turn, needs};
-use crate::wire::{self, Target};
+use crate::wire;
 
 /// What samples say of a rollout.
 pub(super) fn facts(rollout: &Rollout) -> RolloutFacts {
@@ -43,13 +43,14 @@ pub(super) async fn turns(
 ) -> Result<Vec<Turn>, ExportError> {
     let records = store.calls(rollout.id).await?;
     let needed = if all { Needs::All } else { needs(&records.iter().collect::<Vec<_>>()) };
+    let mut earlier = Earlier::new(store, rollout.id);
     let mut turns = Vec::with_capacity(records.len());
     for (index, mut record) in records.into_iter().enumerate() {
         let read = match &needed {
             Needs::All => true,
             Needs::Some(turns) => turns.contains(&index),
         };
-        let (messages, tools) = if read { request(store, &record).await? } else { <_>::default() };
+        let (messages, tools) = if read { request(store, &record, &mut earlier).await? } else { <_>::default() };
         record.message = record.message.map(reasoning_content);
         let rewards = rollout.call_rewards.iter().filter(|(call, ..)| *call == record.id);
         turns.push(Turn {
@@ -68,15 +69,19 @@ pub(super) async fn turns(
 /// # Errors
 /// If the store fails.
 pub async fn asked(store: &dyn Store, record: &CallRecord) -> Result<Option<Call>, StoreError> {
+    read(store, record, &mut Earlier::new(store, record.rollout_id)).await
+}
+
+async fn read(store: &dyn Store, record: &CallRecord, earlier: &mut Earlier<'_>) -> Result<Option<Call>, StoreError> {
     let Some(wire) = wire::named(&record.wire) else { return Ok(None) };
     let Some(body) = store.raw(record.id, RawKind::Request).await? else { return Ok(None) };
-    let calls = wire.parse(Target::read(&record.target), &body).unwrap_or_default();
+    let calls = earlier.read(wire, &record.target, &body).await?.unwrap_or_default();
     Ok(calls.into_iter().nth(record.choice as usize))
 }
 
 /// A request's messages and tools in chat completions' form; empty if it can't be read.
-async fn request(store: &dyn Store, record: &CallRecord) -> Result<(Vec<Raw>, Vec<Raw>), ExportError> {
-    Ok(asked(store, record).await?.as_ref().map(text).unwrap_or_default())
+async fn request(store: &dyn Store, record: &CallRecord, earlier: &mut Earlier<'_>) -> Result<(Vec<Raw>, Vec<Raw>), ExportError> {
+    Ok(read(store, record, earlier).await?.as_ref().map(text).unwrap_or_default())
 }
 
 fn text(call: &Call) -> (Vec<Raw>, Vec<Raw>) {

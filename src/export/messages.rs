@@ -77,6 +77,10 @@ fn reason(turn: &Turn, gone_on: bool, chosen: bool) -> Option<LeftOut> {
             _ => true,
         })
     });
+    if said && turn.messages.is_empty() && record.wire == "completions" {
+        let detail = Some("a text completion is no conversation".to_owned());
+        return Some(LeftOut { call_id: record.id, reason: Reason::Filtered, detail });
+    }
     match (said && !turn.messages.is_empty(), chosen) {
         (false, _) => left_out(Reason::NoOutput),
         (true, false) => left_out(Reason::Filtered),
@@ -162,6 +166,7 @@ mod tests {
         let raws = |list: &Value| list.as_array().unwrap().iter().map(Raw::from_value).collect();
         Turn {
             record: CallRecord {
+                images: Vec::new(),
                 id: CallId::generate(),
                 rollout_id: RolloutId::generate(),
                 started_at: 0,
@@ -261,6 +266,15 @@ mod tests {
         assert_eq!(masks, [[None, Some(0), None, Some(1), None, Some(1)], [None, Some(0), None, Some(0), None, Some(1)]]);
         assert_eq!(rows.left_out.iter().map(|left| left.reason).collect::<Vec<_>>(), [Reason::Undelivered, Reason::NoOutput]);
         assert!(text.lines().all(|line| check(line).is_ok()));
+    }
+
+    #[test]
+    fn a_text_completion_is_no_conversation_and_says_so() {
+        let mut completion = turn(&json!([]), &json!({"role": "assistant", "content": "and so on"}), &json!([]));
+        "completions".clone_into(&mut completion.record.wire);
+        let (text, rows) = written(vec![completion]);
+        let left: Vec<_> = rows.left_out.iter().map(|left| (left.reason, left.detail.as_deref())).collect();
+        assert_eq!((text.as_str(), left), ("", vec![(Reason::Filtered, Some("a text completion is no conversation"))]));
     }
 
     #[test]

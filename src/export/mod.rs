@@ -2,6 +2,7 @@
 //!
 //! Adding a format is one file, its `mod` line and its row in [`ALL`].
 
+mod earlier;
 mod file;
 mod filter;
 mod load;
@@ -20,6 +21,7 @@ use crate::ids::RolloutId;
 use crate::store::{Rollout, Store, StoreError};
 use crate::trajectory::{self, Broken, Built, LeftOut, RolloutFacts, Turn};
 
+pub use earlier::Earlier;
 pub use filter::{BadFilter, Filter, policy_seq, since};
 pub use load::asked;
 

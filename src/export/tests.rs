@@ -7,7 +7,9 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::call::{CallStatus, Capture, CaptureLevel, FinishReason, LogprobKind, Raw, RawKind, Sampling, Usage, WeightVersion};
+use crate::call::{
+    CallStatus, Capture, CaptureLevel, FinishReason, ImageHash, LogprobKind, Raw, RawKind, Sampling, Usage, WeightVersion,
+};
 use crate::ids::{CallId, RolloutKey};
 use crate::store::{Outcome, Purpose, RolloutFilter, RolloutStatus, Writer};
 use crate::trajectory::Sample;
@@ -53,6 +55,9 @@ impl Store for Memory {
         assert_eq!(kind, RawKind::Request);
         Ok(self.requests.get(&call).cloned())
     }
+    async fn image(&self, _: ImageHash) -> Result<Option<Bytes>, StoreError> {
+        Ok(None)
+    }
 }
 
 impl Memory {
@@ -95,6 +100,7 @@ impl Memory {
         let level = if prompt.is_empty() { CaptureLevel::Text } else { CaptureLevel::Full };
         self.requests.insert(id, Bytes::from(request.to_owned()));
         self.calls.push(CallRecord {
+            images: Vec::new(),
             id,
             rollout_id: rollout,
             started_at: 0,

@@ -20,11 +20,23 @@ pub struct ServerConfig {
     pub ping_s: u64,
     /// Seconds that running calls get to end when the server is asked to.
     pub grace_s: u64,
+    /// Whether whole answers of some size are compressed for clients that ask for it; streams never are.
+    pub compress: bool,
+    /// Origins of web pages that may call the model endpoints from a browser; `*` is any.
+    pub cors_origins: Vec<String>,
 }
 
 impl Default for ServerConfig {
     fn default() -> Self {
-        Self { listen: SocketAddr::from(([127, 0, 0, 1], 8088)), open: None, body_limit_mib: 64, ping_s: 10, grace_s: 30 }
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8088)),
+            open: None,
+            body_limit_mib: 64,
+            ping_s: 10,
+            grace_s: 30,
+            compress: true,
+            cors_origins: Vec::new(),
+        }
     }
 }
 
@@ -42,6 +54,10 @@ impl ServerConfig {
         }
         if !(1..=Self::BODY_LIMIT_MIB_MAX).contains(&self.body_limit_mib) {
             return Err(format!("[server] body_limit_mib must be 1 to {}", Self::BODY_LIMIT_MIB_MAX));
+        }
+        let is_origin = |origin: &str| origin.split_once("://").is_some_and(|(_, host)| !host.is_empty() && !host.contains('/'));
+        if let Some(wrong) = self.cors_origins.iter().find(|origin| *origin != "*" && !is_origin(origin)) {
+            return Err(format!("[server] cors_origins must be \"*\" or origins such as \"https://example.org\", not {wrong:?}"));
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ use crate::harness::ModelEndpoint;
 use crate::ids::RolloutId;
 use crate::store::{Finish, NewRollout, Reward, Rollout, Write};
 
+use super::linger::Lingering;
 use super::model::Socket;
 use super::serve::{Http, socket_router};
 
@@ -42,7 +43,7 @@ impl SocketEndpoint {
         self.http.app.tasks.spawn(async move {
             // Connections that the harness left open don't hold the task: they end when their peer's container does.
             tokio::select! {
-                served = async { axum::serve(listener, router).await } => {
+                served = async { axum::serve(Lingering(listener), router).await } => {
                     if let Err(error) = served {
                         tracing::warn!(rollout.id = %rollout, %error, "a rollout's socket failed");
                     }

@@ -1,12 +1,18 @@
 //! The HTTP server: routes, who may call them, and errors in the form of whom they answer.
 
 pub mod api;
+mod archive;
 mod auth;
 mod body;
+mod compress;
 mod config;
+mod edge;
 mod endpoint;
+mod family;
 mod health;
+mod linger;
 mod model;
+mod models;
 pub mod problem;
 mod serve;
 

@@ -1,28 +1,30 @@
-//! The endpoints that harnesses call: each wire's path, and the models.
+//! The endpoints that harnesses call: each wire's paths.
 
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
-use bytes::Bytes;
 use serde::Deserialize;
 
 use crate::call::{Failure, FailureKind};
 use crate::ids::{RolloutId, RolloutKey};
-use crate::proxy::{Answered, Identity, Live, conversation_of, count, handle, named, nameless, place};
+use crate::proxy::{Answered, Identity, Live, conversation_of, count, handle, place};
 use crate::telemetry::now_ms;
 use crate::wire::{self, Target, Wire};
 
 use super::auth::bearer;
-use super::body;
+use super::compress::{self, Coding};
+use super::family::{not_taken, refuse};
+use super::models::asker;
 use super::serve::Http;
+use super::{archive, body};
 
-const CALL_HEADER: HeaderName = HeaderName::from_static("x-gleaner-call");
+pub(super) const CALL_HEADER: HeaderName = HeaderName::from_static("x-gleaner-call");
 const ROLLOUT_HEADER: &str = "x-gleaner-rollout";
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
@@ -33,8 +35,8 @@ pub(super) struct Socket(pub RolloutId);
 
 /// The key in the path, if there is one.
 #[derive(Clone, Deserialize)]
-struct PathKey {
-    key: Option<String>,
+pub(super) struct PathKey {
+    pub key: Option<String>,
 }
 
 /// The model endpoints, under every base URL that clients make of ours.
@@ -42,16 +44,17 @@ pub(super) fn routes() -> Router<Http> {
     let mut router = Router::new();
     for wire in wire::ALL {
         for rollout in ["", "/rollouts/{key}"] {
+            for base in wire.bases() {
+                router = archive::add(router, *wire, &format!("{rollout}{base}"));
+            }
             for (base, path) in wire.bases().iter().flat_map(|base| wire.paths().iter().map(move |path| (base, path))) {
                 let base = format!("{rollout}{base}");
                 router = router.route(&format!("{base}{path}"), call_route(*wire, base.matches('/').count()));
             }
         }
     }
-    for base in ["", "/v1", "/rollouts/{key}", "/rollouts/{key}/v1"] {
-        router = router.route(&format!("{base}/models"), get(models)).route(&format!("{base}/models/{{*model}}"), get(model));
-    }
-    router
+    // What a client of a rollout's base URL finds there, as at the server's own root.
+    router.route("/rollouts/{key}", get(|| async { "gleaner\n" }))
 }
 
 /// Serves a wire's calls; `base` is the number of the path's segments before the wire's own.
@@ -65,24 +68,28 @@ fn call_route(wire: &'static dyn Wire, base: usize) -> axum::routing::MethodRout
                 if wire.asks_count(Target::read(&target)) {
                     return counted(wire, count(&http.app, wire, &rollout, &target, body).await);
                 }
-                respond(handle(&http.app, wire, rollout, &target, body).await)
+                let coding = compress::wanted(&http, &parts.headers);
+                respond(handle(&http.app, wire, rollout, &target, body).await, coding).await
             }
             Err(failure) => refuse(wire, &failure),
         }
     };
     let other = move |request: Request| async move {
-        let failure = if request.headers().contains_key(header::UPGRADE) {
-            Failure::new(FailureKind::UpgradeRequired, "websockets are not served here; post the request instead")
-        } else {
-            Failure::new(FailureKind::MethodNotAllowed, format!("{} takes POST, not {}", request.uri().path(), request.method()))
-        };
-        refuse(wire, &failure)
+        if request.headers().contains_key(header::UPGRADE) {
+            let message = "websockets are not served here; post the request instead";
+            return refuse(wire, &Failure::new(FailureKind::UpgradeRequired, message));
+        }
+        let allow = [(header::ALLOW, HeaderValue::from_static("POST, OPTIONS"))];
+        if request.method() == Method::OPTIONS {
+            return (StatusCode::NO_CONTENT, allow).into_response();
+        }
+        (allow, refuse(wire, &not_taken(request.method(), request.uri(), "POST"))).into_response()
     };
     post(call).fallback(other)
 }
 
 /// Where a request was posted, below the base URL, without a key that the query may have.
-fn target(uri: &Uri, base: usize) -> String {
+pub(super) fn target(uri: &Uri, base: usize) -> String {
     let path = uri.path();
     let start = path.match_indices('/').nth(base).map_or(path.len(), |(at, _)| at);
     let fields = uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("key="));
@@ -91,10 +98,15 @@ fn target(uri: &Uri, base: usize) -> String {
     if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
 }
 
+/// Answers with a body of JSON.
+pub(super) fn whole(body: Vec<u8>) -> Response {
+    ([(header::CONTENT_TYPE, JSON)], body).into_response()
+}
+
 /// Answers a request that asked how many tokens its prompt has.
 fn counted(wire: &dyn Wire, counted: Result<u64, Failure>) -> Response {
     match counted {
-        Ok(tokens) => ([(header::CONTENT_TYPE, JSON)], wire.count(tokens)).into_response(),
+        Ok(tokens) => whole(wire.count(tokens)),
         Err(failure) => refuse(wire, &failure),
     }
 }
@@ -109,21 +121,21 @@ async fn placed(http: &Http, parts: &Parts, path: Option<&str>, socket: Option<E
     place(&http.app, Identity { conversation, ..identity(http, parts, path, socket)? }).await
 }
 
-/// Whose models a caller asks for; who names no rollout opens none by asking.
-async fn asker(
+/// Whose replies a caller asks for: as [`asker`], or of the conversation that its calls would belong to.
+pub(super) async fn reader(
     http: &Http,
     parts: &Parts,
     path: Option<&str>,
     socket: Option<Extension<Socket>>,
 ) -> Result<Option<Arc<Live>>, Failure> {
-    match named(&http.app, identity(http, parts, path, socket)?).await? {
-        None if !http.open => Err(nameless()),
+    match asker(http, parts, path, socket).await? {
+        None => http.app.rollouts.of_conversation(&conversation_of(|name| text(parts, name), now_ms())).await,
         rollout => Ok(rollout),
     }
 }
 
 /// Reads what a request says of where it belongs.
-fn identity<'a>(
+pub(super) fn identity<'a>(
     http: &Http,
     parts: &'a Parts,
     path: Option<&'a str>,
@@ -147,11 +159,20 @@ fn text<'a>(parts: &'a Parts, name: &str) -> Option<&'a str> {
     parts.headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-fn respond(answered: Answered) -> Response {
+async fn respond(mut answered: Answered, coding: Option<Coding>) -> Response {
+    let mut packed = None;
+    if let Some((coding, whole)) = coding.zip(answered.body.bytes_mut().filter(|whole| whole.len() >= compress::SMALLEST)) {
+        packed = compress::pack(whole, coding).await.map(|bytes| {
+            answered.length = Some(bytes.len());
+            *whole = bytes;
+            coding
+        });
+    }
     let mut response = Response::new(Body::from_stream(answered.body));
     *response.status_mut() = StatusCode::from_u16(answered.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(answered.content_type));
+    compress::say(packed, coding.is_some() && answered.length.is_some(), headers);
     match answered.length {
         Some(length) => headers.insert(header::CONTENT_LENGTH, length.into()),
         None => headers.insert(header::CACHE_CONTROL, NO_CACHE),
@@ -163,66 +184,6 @@ fn respond(answered: Answered) -> Response {
         headers.insert(CALL_HEADER, id);
     }
     response
-}
-
-/// Answers a request that became no call.
-fn refuse(wire: &dyn Wire, failure: &Failure) -> Response {
-    tracing::info!(wire = wire.name(), status = failure.status, reason = %failure, "refused a request");
-    metrics::counter!("gleaner_refused_total", "status" => failure.status.to_string()).increment(1);
-    let status = StatusCode::from_u16(failure.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = (status, [(header::CONTENT_TYPE, JSON)], wire.failure(failure)).into_response();
-    let headers = response.headers_mut();
-    match failure.kind {
-        FailureKind::UpgradeRequired => {
-            headers.insert(header::UPGRADE, HeaderValue::from_static("HTTP/1.1"));
-        }
-        FailureKind::MethodNotAllowed => {
-            headers.insert(header::ALLOW, HeaderValue::from_static("POST"));
-        }
-        _ => {}
-    }
-    if let Some(seconds) = failure.retry_after {
-        headers.insert(header::RETRY_AFTER, seconds.into());
-    }
-    response
-}
-
-/// The models of the policy that the caller's calls go to.
-async fn models(
-    State(http): State<Http>,
-    Path(path): Path<PathKey>,
-    socket: Option<Extension<Socket>>,
-    request: Request,
-) -> Response {
-    match listed(&http, &request.into_parts().0, path.key.as_deref(), socket).await {
-        Ok(bytes) => ([(header::CONTENT_TYPE, JSON)], bytes).into_response(),
-        Err(failure) => refuse(wire::ALL[0], &failure),
-    }
-}
-
-/// One model; any name is accepted, as calls accept any.
-async fn model(
-    State(http): State<Http>,
-    Path(path): Path<ModelPath>,
-    socket: Option<Extension<Socket>>,
-    request: Request,
-) -> Response {
-    match asker(&http, &request.into_parts().0, path.key.as_deref(), socket).await {
-        Ok(_) => axum::Json(serde_json::json!({"id": path.model, "object": "model", "created": 0, "owned_by": "gleaner"}))
-            .into_response(),
-        Err(failure) => refuse(wire::ALL[0], &failure),
-    }
-}
-
-#[derive(Deserialize)]
-struct ModelPath {
-    key: Option<String>,
-    model: String,
-}
-
-async fn listed(http: &Http, parts: &Parts, path: Option<&str>, socket: Option<Extension<Socket>>) -> Result<Bytes, Failure> {
-    let rollout = asker(http, parts, path, socket).await?;
-    http.app.policies.choose(rollout.as_deref().and_then(Live::policy), "").models().await
 }
 
 #[cfg(test)]

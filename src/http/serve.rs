@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
+use axum::http::{Method, StatusCode};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::serve::ListenerExt;
@@ -16,8 +17,10 @@ use tokio::net::TcpListener;
 use crate::proxy::App;
 
 use super::auth::{AdminKey, ClientKeys};
+use super::family::{Family, meant, not_served, not_taken, refuse};
+use super::linger::Lingering;
 use super::problem::Problem;
-use super::{api, auth, health, model};
+use super::{api, auth, edge, health, model, models};
 
 /// What the handlers of requests share.
 #[derive(Clone)]
@@ -32,6 +35,10 @@ pub struct Http {
     pub open: bool,
     /// The largest request body, in bytes.
     pub body_limit: u64,
+    /// Whether whole answers may be compressed.
+    pub compress: bool,
+    /// Origins of web pages that may call the model endpoints.
+    pub cors_origins: Arc<[String]>,
     /// The process's metrics.
     pub metrics: PrometheusHandle,
 }
@@ -82,7 +89,7 @@ pub async fn serve(
         let _ = tcp.set_nodelay(true);
     });
     let draining = app.draining.clone().cancelled_owned();
-    let serving = axum::serve(listener, router(http)).with_graceful_shutdown(draining);
+    let serving = axum::serve(Lingering(listener), router(http)).with_graceful_shutdown(draining);
     let expiring = async {
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -118,23 +125,39 @@ pub async fn end(app: &App) -> usize {
 /// All routes of the TCP listener.
 fn router(http: Http) -> Router {
     let api = api::routes().with_state(Arc::clone(&http.app)).layer(middleware::from_fn_with_state(http.clone(), auth::api));
-    let router = Router::new().merge(model::routes()).merge(health::routes()).nest("/api/v1", api);
-    router.fallback(nothing_here).method_not_allowed_fallback(not_so).with_state(http)
+    let router = Router::new().merge(model::routes()).merge(models::routes()).merge(health::routes()).nest("/api/v1", api);
+    edged(router.fallback(nothing_here).method_not_allowed_fallback(not_so), http)
 }
 
 /// The routes of a rollout's unix socket: the model endpoints only.
 pub(super) fn socket_router(http: Http) -> Router {
-    Router::new()
-        .merge(model::routes())
-        .route("/", axum::routing::get(|| async { "gleaner\n" }))
-        .fallback(nothing_here)
-        .with_state(http)
+    let router = Router::new().merge(model::routes()).merge(models::routes());
+    let router = router.route("/", axum::routing::get(|| async { "gleaner\n" }));
+    edged(router.fallback(nothing_here).method_not_allowed_fallback(not_so), http)
+}
+
+/// These routes behind the edge, which must see a path before they do.
+fn edged(routes: Router<Http>, http: Http) -> Router {
+    let edge = middleware::from_fn_with_state(http.clone(), edge::pass);
+    Router::new().fallback_service(routes.with_state(http)).layer(edge)
 }
 
 async fn nothing_here(request: Request) -> Response {
-    Problem::NotFound(format!("there is nothing at {} {}", request.method(), request.uri().path())).into_response()
+    let (method, uri, headers) = (request.method(), request.uri(), request.headers());
+    if meant(method, uri, headers) {
+        return refuse(Family::of(uri, headers).wire(), &not_served(method, uri));
+    }
+    Problem::NotFound(format!("there is nothing at {method} {}", uri.path())).into_response()
 }
 
 async fn not_so(request: Request) -> Response {
-    Problem::MethodNotAllowed(format!("{} does not take {}", request.uri().path(), request.method())).into_response()
+    let (method, uri, headers) = (request.method(), request.uri(), request.headers());
+    if method == Method::OPTIONS {
+        // The router says beside it what the path takes.
+        return StatusCode::NO_CONTENT.into_response();
+    }
+    if meant(method, uri, headers) {
+        return refuse(Family::of(uri, headers).wire(), &not_taken(method, uri, "GET"));
+    }
+    Problem::MethodNotAllowed(format!("{} does not take {method}", uri.path())).into_response()
 }

@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::Response;
-use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc2822;
 use tokio::time::{Instant, timeout_at};
 
 use super::http::{Http, HttpError, next_chunk, read_whole};
-use super::{NoAnswer, refusal};
+use super::{NoAnswer, Prepared, refusal};
 use crate::call::{Failure, FailureKind};
+use crate::telemetry::now_ms;
 
 /// A reply that has begun.
 pub(super) enum Begun {
@@ -28,13 +31,13 @@ pub(super) enum Trouble {
 }
 
 /// Sends a request and waits for its reply's first bytes; for all of them if it is not a stream.
-pub(super) async fn attempt(http: &Http, body: Bytes, stream: bool, first_byte: Duration) -> Result<Begun, Trouble> {
+pub(super) async fn attempt(http: &Http, sent: &Prepared, first_byte: Duration) -> Result<Begun, Trouble> {
     let deadline = Instant::now() + first_byte;
     let late = || {
         let message = format!("the policy did not begin its reply within {} s", first_byte.as_secs());
         Trouble::Final(nothing(FailureKind::TimedOut, message))
     };
-    let response = match timeout_at(deadline, http.call(body)).await {
+    let response = match timeout_at(deadline, http.call(sent.call.prompt.is_some(), sent.body.clone())).await {
         Err(_) => return Err(late()),
         Ok(Err(error)) => return Err(again(format!("the policy can't be reached: {error}"))),
         Ok(Ok(response)) => response,
@@ -45,7 +48,7 @@ pub(super) async fn attempt(http: &Http, body: Bytes, stream: bool, first_byte: 
     }
     let header = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = header.to_ascii_lowercase();
-    if !stream || kind.contains("json") || kind.contains("html") {
+    if !sent.stream || kind.contains("json") || kind.contains("html") {
         return whole(response, http.idle, deadline, late).await;
     }
     let mut response = response;
@@ -96,8 +99,7 @@ async fn whole(response: Response, idle: Duration, deadline: Instant, late: impl
 
 /// What a status other than 200 means.
 async fn refusal_of(response: Response, status: u16, idle: Duration) -> Trouble {
-    let header = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-    let seconds: Option<u64> = header.and_then(|value| value.trim().parse().ok());
+    let seconds = retry_after(response.headers());
     let body = read_whole(response, idle).await.unwrap_or_else(|(_, part)| part);
     if !matches!(status, 408 | 429) && (400..500).contains(&status) {
         return Trouble::Final(NoAnswer { failure: refusal::refused(status, &body), response: body });
@@ -109,6 +111,17 @@ async fn refusal_of(response: Response, status: u16, idle: Duration) -> Trouble 
         failure.retry_after = seconds;
     }
     Trouble::Again(NoAnswer { failure, response: body }, seconds.map(Duration::from_secs))
+}
+
+/// The seconds that a server asks to be left alone for: a number of them, a number of milliseconds, or a date.
+fn retry_after(headers: &HeaderMap) -> Option<u64> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    let milliseconds = || text("retry-after-ms")?.parse::<u64>().ok().map(|milliseconds| milliseconds.div_ceil(1000));
+    let date = || {
+        let date = OffsetDateTime::parse(text(RETRY_AFTER.as_str())?, &Rfc2822).ok()?;
+        u64::try_from(date.unix_timestamp() - now_ms() / 1000).ok()
+    };
+    text(RETRY_AFTER.as_str()).and_then(|seconds| seconds.parse().ok()).or_else(milliseconds).or_else(date)
 }
 
 fn nothing(kind: FailureKind, message: String) -> NoAnswer {
@@ -154,6 +167,18 @@ impl Retries {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_says_in_three_ways_when_to_come_back() {
+        let read = |name: &'static str, value: &str| {
+            retry_after(&HeaderMap::from_iter([(name.parse().unwrap(), value.parse().unwrap())]))
+        };
+        assert_eq!(read("retry-after", " 7"), Some(7));
+        assert_eq!(read("retry-after-ms", "1500"), Some(2));
+        assert!(read("retry-after", "Fri, 01 Jan 2100 00:00:00 GMT").is_some_and(|seconds| seconds > 1_000_000));
+        assert_eq!(read("retry-after", "Sat, 01 Jan 2000 00:00:00 GMT"), None);
+        assert_eq!(read("retry-after", "soon"), None);
+    }
 
     #[test]
     fn waits_double_within_the_time_and_obey_the_server() {

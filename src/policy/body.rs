@@ -1,8 +1,9 @@
-//! Writes the chat-completions request that goes upstream, by copying slices of what the client sent.
+//! Writes the request that goes upstream, by copying slices of what the client sent.
 
-use crate::call::{Call, Message, Role, Sampling, Text, ToolChoice, quote};
+use crate::call::{Call, Message, Prompt, Role, Sampling, Text, ToolChoice, quote};
 
 use super::names::Names;
+use super::plain;
 
 /// The field that a server reads reasoning from.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +30,14 @@ pub(super) fn write(call: &Call, names: &Names, reasoning: ReasoningField, outer
     let mut out = Vec::with_capacity(1024 + size(call));
     out.extend_from_slice(b"{\"model\":");
     quote(&mut out, outer.model);
-    write_conversation(&mut out, call, names, reasoning);
+    if let Some(prompt) = &call.prompt {
+        plain::write(&mut out, prompt);
+        if let Some(format) = &call.response_format {
+            field(&mut out, "response_format", format.as_bytes());
+        }
+    } else {
+        write_conversation(&mut out, call, names, reasoning);
+    }
     write_sampling(&mut out, outer.sampling, outer.repetition);
     if let Some(max_tokens) = outer.max_tokens {
         field(&mut out, "max_tokens", max_tokens.to_string().as_bytes());
@@ -50,7 +58,10 @@ pub(super) fn write(call: &Call, names: &Names, reasoning: ReasoningField, outer
 /// Writes what a server's template endpoint is asked: all that the prompt depends on, and nothing of the reply's form.
 pub(super) fn write_template(call: &Call, names: &Names, reasoning: ReasoningField) -> Vec<u8> {
     let mut out = Vec::with_capacity(1024 + size(call));
-    out.extend_from_slice(b"{\"add_generation_prompt\":true");
+    // A client that has begun the reply itself says so.
+    let own = call.rest.iter().find(|(name, _)| name.inner() == b"add_generation_prompt");
+    out.extend_from_slice(b"{\"add_generation_prompt\":");
+    out.extend_from_slice(own.map_or(b"true", |(_, value)| value.as_bytes()));
     write_conversation(&mut out, call, names, reasoning);
     let own = |name: &str| OWN.contains(&name) || name == "logprobs" || name == "top_logprobs" || name == "add_generation_prompt";
     write_rest(&mut out, call, &own);
@@ -70,9 +81,10 @@ pub(super) fn write_tokenize(call: &Call, names: &Names, reasoning: ReasoningFie
 }
 
 /// Fields that are written from the call's own, so that a client's left-over of the same name would stand twice.
-const OWN: [&str; 20] = [
+const OWN: [&str; 21] = [
     "model",
     "messages",
+    "prompt",
     "tools",
     "tool_choice",
     "parallel_tool_calls",
@@ -186,7 +198,8 @@ fn write_rest(out: &mut Vec<u8>, call: &Call, own: &dyn Fn(&str) -> bool) {
     }
 }
 
-fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+/// Writes a field after others.
+pub(super) fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(b",\"");
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b"\":");
@@ -199,8 +212,13 @@ fn size(call: &Call) -> usize {
         crate::call::Content::Text(text) => text.literal().len(),
         _ => 256,
     };
+    let prompt = match &call.prompt {
+        Some(Prompt::Text(text)) => text.literal().len(),
+        Some(Prompt::Ids(ids)) => ids.len() * 7,
+        None => 0,
+    };
     let tools = call.tools.iter().map(|tool| tool.parameters.as_ref().map_or(0, |raw| raw.as_bytes().len()) + 256);
-    call.messages.iter().map(|message| text(message) + 64).sum::<usize>() + tools.sum::<usize>()
+    call.messages.iter().map(|message| text(message) + 64).sum::<usize>() + tools.sum::<usize>() + prompt
 }
 
 #[cfg(test)]
@@ -211,6 +229,19 @@ mod tests {
 
     fn text(plain: &str) -> Text {
         Text::new(plain)
+    }
+
+    #[test]
+    fn a_template_is_asked_to_go_on_where_the_client_has_begun_the_reply() {
+        let mut call = call();
+        call.messages = vec![Message::text(Role::Assistant, text("1, "))];
+        let field = ReasoningField { name: "reasoning", always: true };
+        let write = |call: &Call| String::from_utf8(write_template(call, &Names::of(call), field)).unwrap();
+        let messages = r#""messages":[{"role":"assistant","content":"1, "}]"#;
+        assert_eq!(write(&call), format!("{{\"add_generation_prompt\":true,{messages}}}"));
+        let raw = |value: bool| Raw::from_value(&value);
+        call.rest = vec![(text("add_generation_prompt"), raw(false)), (text("continue_final_message"), raw(true))];
+        assert_eq!(write(&call), format!("{{\"add_generation_prompt\":false,{messages},\"continue_final_message\":true}}"));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Chat completions' chunk and whole body as servers send them, borrowed from their bytes. One form reads both: a whole body's
-//! `message` is a `delta` that holds everything.
+//! Completions' chunk and whole body as servers send them, borrowed from their bytes. One form reads all: a whole body's `message` is a
+//! `delta` that holds everything, and so is the `text` of a reply to a prompt that is no conversation.
 
 use serde::Deserialize;
 use serde::de::Deserializer;
@@ -30,6 +30,8 @@ pub(super) struct Choice<'a> {
     /// As it is spelt, with its quotes.
     pub finish_reason: Option<&'a str>,
     pub token_ids: Option<Vec<u32>>,
+    /// Where there is no conversation, the prompt's ids stand here.
+    pub prompt_token_ids: Option<Vec<u32>>,
     pub logprobs: Option<&'a str>,
     /// What `logprobs` holds for each token.
     pub entries: Vec<LogprobEntry>,
@@ -109,6 +111,9 @@ impl<'a> Choice<'a> {
                 "delta" | "message" => choice.delta = Delta::read(reader)?,
                 "finish_reason" => choice.finish_reason = reader.value_or_null()?,
                 "token_ids" => choice.token_ids = reader.ids()?,
+                "prompt_token_ids" => choice.prompt_token_ids = reader.ids()?,
+                // What a reply to a prompt says that is no conversation.
+                "text" => choice.delta.content = reader.value_or_null()?,
                 "logprobs" if logprobs => {
                     choice.logprobs = reader.value_or_null()?;
                     if let Some(text) = choice.logprobs {
@@ -116,7 +121,7 @@ impl<'a> Choice<'a> {
                     }
                 }
                 "logprobs" => choice.entries = entries(reader)?,
-                "index" | "prompt_token_ids" => reader.skip()?,
+                "index" => reader.skip()?,
                 _ => keep(&mut choice.unknown, name, reader)?,
             }
             Some(())
@@ -155,6 +160,13 @@ fn entries(reader: &mut Reader) -> Option<Vec<LogprobEntry>> {
         return reader.skip().map(|()| entries);
     }
     reader.object(|name, reader| {
+        // The old form, of replies to prompts, has lists of numbers beside each other.
+        if name == "token_logprobs" && reader.peek()? == b'[' {
+            return reader.list(|reader| {
+                entries.push(LogprobEntry { logprob: reader.number()?, id: None });
+                Some(())
+            });
+        }
         if name != "content" || reader.peek()? != b'[' {
             return reader.skip();
         }

@@ -40,6 +40,8 @@ pub struct PolicyConfig {
     pub version: Option<String>,
     /// The largest event of a stream, in bytes.
     pub max_event_bytes: usize,
+    /// What becomes of calls with links to images, which Gleaner itself never follows.
+    pub image_urls: ImageUrls,
 }
 
 impl Default for PolicyConfig {
@@ -60,6 +62,7 @@ impl Default for PolicyConfig {
             logprobs: None,
             version: None,
             max_event_bytes: 32 << 20,
+            image_urls: ImageUrls::Pass,
         }
     }
 }
@@ -105,6 +108,17 @@ pub enum TokenMode {
     Exact,
     /// Not asked for.
     Off,
+}
+
+/// What becomes of calls with links (http, https) to images.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ImageUrls {
+    /// The server gets the link, and follows it or not.
+    #[default]
+    Pass,
+    /// The client gets a 400.
+    Refuse,
 }
 
 /// What a server's log-probabilities are of.

@@ -1,4 +1,4 @@
-//! From a server's chat-completions bytes to events: a stream fed as it comes, or a whole body.
+//! From the bytes of a server's completions to events: a stream fed as it comes, or a whole body.
 
 use std::sync::Arc;
 
@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::chunk::{Choice, Chunk, CountedUsage, LogprobEntry, Unknown};
 use super::names::Names;
+use super::plain::Echo;
 use super::refusal;
 use super::tools::Tools;
 use crate::call::{Call, Event, Extra, Failure, FailureKind, FinishReason, Raw, Reply, Text, Tokens, Usage};
@@ -39,6 +40,9 @@ pub(super) struct Decoder {
     said_text: bool,
     empty_text: bool,
     done: bool,
+    echo: Echo,
+    /// The prompt's text, until the server's own has come.
+    echoed: Option<Text>,
     /// The grammar that llama.cpp held over the reply, and whether only over its tool calls.
     grammar: Option<Lazy>,
     /// What was odd in the bytes, for people.
@@ -47,7 +51,7 @@ pub(super) struct Decoder {
 
 impl Decoder {
     /// A decoder for the reply to `call`, with events of at most `limit` bytes.
-    pub(super) fn new(call: &Arc<Call>, names: Names, source: IdSource, limit: usize) -> Self {
+    pub(super) fn new(call: &Arc<Call>, names: Names, source: IdSource, echo: Echo, limit: usize) -> Self {
         Self {
             call: call.clone(),
             source,
@@ -59,6 +63,8 @@ impl Decoder {
             said_text: false,
             empty_text: false,
             done: false,
+            echo,
+            echoed: None,
             grammar: None,
             notes: Vec::new(),
         }
@@ -131,7 +137,7 @@ impl Decoder {
         };
         let chunk = Chunk::read(text, self.call.wants.logprobs).ok_or_else(|| {
             let start: String = text.chars().take(80).collect();
-            broken(format!("the server sent something that is no chat completion: {start:?}"))
+            broken(format!("the server sent something that is no completion: {start:?}"))
         })?;
         let failed = chunk.error.is_some() || chunk.is_error;
         if failed {
@@ -139,6 +145,14 @@ impl Decoder {
         }
         if whole && chunk.choice.is_none() {
             return Err(broken("the server's answer has no choices".to_owned()));
+        }
+        match std::mem::replace(&mut self.echo, Echo::No) {
+            Echo::No => {}
+            Echo::Ours(text) => out.push(Event::PromptText(text)),
+            Echo::Servers(text) => {
+                out.push(Event::PromptText(text.clone()));
+                self.echoed = Some(text);
+            }
         }
         if let (Some(ids), IdSource::TokenIds) = (chunk.prompt_token_ids, self.source) {
             out.push(Event::Prompt(ids));
@@ -167,19 +181,28 @@ impl Decoder {
     fn choice(
         &mut self,
         body: &Bytes,
-        choice: Choice,
+        mut choice: Choice,
         verbose: Option<Vec<u32>>,
         whole: bool,
         out: &mut Vec<Event>,
     ) -> Option<FinishReason> {
-        let delta = choice.delta;
         let before = out.len();
+        let echoed = self.echoed.take_if(|_| choice.delta.content.is_some());
+        if let (Some(ids), IdSource::TokenIds) = (choice.prompt_token_ids.take(), self.source) {
+            if echoed.is_some() {
+                // The prompt's log-probabilities are the client's; what is recorded are the reply's.
+                choice.entries.drain(..ids.len().min(choice.entries.len()));
+            }
+            out.push(Event::Prompt(ids));
+        }
+        let delta = choice.delta;
         let said = |json: Option<&str>| json.and_then(|json| Text::slice(body, json)).filter(|text| !text.is_empty());
         if let Some(text) = said(delta.reasoning).or_else(|| said(delta.reasoning_content)) {
             out.push(Event::Reasoning(text));
         }
         if let Some(raw) = delta.content {
-            match Text::slice(body, raw) {
+            let text = Text::slice(body, raw);
+            match text.map(|text| echoed.as_ref().and_then(|echoed| after(echoed, &text)).unwrap_or(text)) {
                 Some(text) if text.is_empty() => self.empty_text = true,
                 Some(text) => {
                     self.said_text = true;
@@ -244,6 +267,11 @@ impl Decoder {
         let kind = if self.begun { FailureKind::Cut } else { FailureKind::Unavailable };
         refusal::in_reply(kind, data)
     }
+}
+
+/// What stands behind the prompt in a text that repeats it.
+fn after(prompt: &Text, text: &Text) -> Option<Text> {
+    text.decode().strip_prefix(&*prompt.decode()).map(Text::new)
 }
 
 fn broken(message: String) -> Failure {

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::decode::{Decoder, IdSource};
 use super::names::Names;
+use super::plain::Echo;
 use super::stub;
 use crate::call::{
     Call, Event, Extra, Failure, FailureKind, FinishReason, Fold, Raw, Text, Tokens, Tool, ToolKind, ToolStart, Usage,
@@ -17,7 +18,7 @@ fn text(plain: &str) -> Text {
 }
 
 fn decoder(call: &Call, source: IdSource) -> Decoder {
-    Decoder::new(&Arc::new(call.clone()), Names::of(call), source, 1 << 20)
+    Decoder::new(&Arc::new(call.clone()), Names::of(call), source, Echo::No, 1 << 20)
 }
 
 /// The events of a stream that comes in these pieces, and how it ended.

@@ -11,8 +11,9 @@ use tokio::time::timeout;
 
 use super::config::{ConfigError, PolicyConfig};
 
-/// Where calls go, below the server's address.
-const CALLS: &str = "/v1/chat/completions";
+/// Where calls go, below the server's address: conversations, and prompts that are none.
+const CONVERSATIONS: &str = "/v1/chat/completions";
+const PROMPTS: &str = "/v1/completions";
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
@@ -29,7 +30,8 @@ pub(super) struct Http {
     /// The server's address without `/v1` and without a slash at its end.
     pub base: String,
     /// Where calls are posted, parsed once.
-    calls: Url,
+    conversations: Url,
+    prompts: Url,
     pub idle: Duration,
 }
 
@@ -64,9 +66,11 @@ impl Http {
         let url = config.url.trim().trim_end_matches('/');
         let base = url.strip_suffix("/v1").unwrap_or(url).trim_end_matches('/').to_owned();
         let named = name.to_owned();
-        let calls = Url::parse(&format!("{base}{CALLS}")).ok();
-        let calls = calls.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-        let Some(calls) = calls else { return Err(ConfigError::Url { name: named, url: config.url.clone() }) };
+        let url = |path: &str| Url::parse(&format!("{base}{path}")).ok();
+        let conversations = url(CONVERSATIONS).filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+        let (Some(conversations), Some(prompts)) = (conversations, url(PROMPTS)) else {
+            return Err(ConfigError::Url { name: named, url: config.url.clone() });
+        };
         let mut headers = HeaderMap::new();
         if let Some(key) = api_key {
             let value = HeaderValue::from_str(&format!("Bearer {}", key.expose_secret()));
@@ -84,7 +88,7 @@ impl Http {
             .connect_timeout(Duration::from_secs(config.connect_timeout_s))
             .build()
             .map_err(|source| ConfigError::Client { name: named, source })?;
-        Ok(Self { client, base, calls, idle: config.idle_timeout() })
+        Ok(Self { client, base, conversations, prompts, idle: config.idle_timeout() })
     }
 
     /// Asks a short question; any status is an answer.
@@ -102,9 +106,10 @@ impl Http {
         timeout(QUESTION * 3, ask).await.unwrap_or(Err(HttpError::Silent(QUESTION * 3)))
     }
 
-    /// Posts a call and gives the response's head.
-    pub(super) async fn call(&self, body: Bytes) -> Result<Response, HttpError> {
-        Ok(self.client.post(self.calls.clone()).header(CONTENT_TYPE, JSON).body(body).send().await?)
+    /// Posts a call, which is a `plain` prompt or a conversation, and gives the response's head.
+    pub(super) async fn call(&self, plain: bool, body: Bytes) -> Result<Response, HttpError> {
+        let url = if plain { &self.prompts } else { &self.conversations };
+        Ok(self.client.post(url.clone()).header(CONTENT_TYPE, JSON).body(body).send().await?)
     }
 
     async fn whole(&self, response: Response) -> Result<(u16, Bytes), HttpError> {

@@ -67,6 +67,17 @@ impl Dialect {
         if self.kind == PolicyKind::Llamacpp { "repeat_penalty" } else { "repetition_penalty" }
     }
 
+    /// How many log-probabilities of each token are asked for where there is no conversation: there the number alone says that
+    /// they are wanted.
+    fn plain_logprobs(self, call: &Call) -> Option<u32> {
+        let asked = call.wants.top_logprobs.filter(|_| call.wants.logprobs);
+        match self.kind {
+            PolicyKind::Vllm => (self.tokens || call.wants.logprobs).then(|| asked.unwrap_or(0)),
+            PolicyKind::Llamacpp => (self.tokens || call.wants.logprobs).then(|| asked.unwrap_or(1).max(1)),
+            PolicyKind::Openai | PolicyKind::Auto => call.wants.logprobs.then(|| asked.unwrap_or(0)),
+        }
+    }
+
     /// The fields that get the reply's tokens, for us and for a client that asked itself.
     pub(super) fn added(self, call: &Call) -> Vec<(&'static str, String)> {
         let mut added = Vec::new();
@@ -74,7 +85,12 @@ impl Dialect {
         if self.kind == PolicyKind::Vllm && (self.tokens || call.wants.token_ids) {
             added.push(("return_token_ids", yes()));
         }
-        if self.tokens || call.wants.logprobs {
+        if call.prompt.is_some() {
+            added.extend(self.plain_logprobs(call).map(|count| ("logprobs", count.to_string())));
+            if call.wants.prompt && call.wants.logprobs {
+                added.push(("echo", yes()));
+            }
+        } else if self.tokens || call.wants.logprobs {
             added.push(("logprobs", yes()));
             let asked = call.wants.top_logprobs;
             let top = match self.kind {

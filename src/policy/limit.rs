@@ -1,5 +1,7 @@
 //! What a prompt leaves of a window for its reply.
 
+use std::future::Future;
+
 use bytes::Bytes;
 use serde::Deserialize;
 
@@ -32,19 +34,19 @@ struct Count {
 /// The limit to try after a server refused prompt and limit together: what the prompt leaves, or no limit, which servers take
 /// as the same. `None` if the prompt alone is too long, or no limit was asked.
 pub(super) async fn left_after(
-    http: &Http,
     refused: &NoAnswer,
     sent: &Prepared,
-    question: impl Fn() -> Vec<u8>,
+    count: impl Future<Output = Option<u64>>,
 ) -> Option<Option<u64>> {
     let limit = sent.max_tokens_used?;
     let (window, prompt) = refusal::window_and_prompt(&refused.response)?;
     let prompt = match prompt {
         Some(prompt) => prompt,
         // It stopped counting where the limit began; vLLM counts whole prompts too.
-        None => match count(http, question()).await {
+        None => match count.await {
             Some(count) => count,
-            None => return Some(None),
+            // Without a limit a plain prompt gets sixteen tokens, which is not what was asked for.
+            None => return sent.call.prompt.is_none().then_some(None),
         },
     };
     let left = window.saturating_sub(prompt);

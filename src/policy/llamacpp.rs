@@ -9,13 +9,22 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::http::Http;
-use crate::call::{Raw, Wants};
+use crate::call::{Raw, Text, Wants};
 
 /// The ids of a call's prompt, and the server's answer that gave them.
 #[derive(Clone, Debug)]
 pub(super) struct PromptIds {
     pub ids: Result<Vec<u32>, String>,
     pub raw: Bytes,
+}
+
+impl PromptIds {
+    fn of(asked: Result<(Vec<u32>, Bytes), (String, Bytes)>) -> Self {
+        match asked {
+            Ok((ids, raw)) => Self { ids: Ok(ids), raw },
+            Err((reason, raw)) => Self { ids: Err(format!("the prompt's ids are not known: {reason}")), raw },
+        }
+    }
 }
 
 /// The question for a prompt's ids, which runs beside the call that it is about.
@@ -46,12 +55,22 @@ struct Tokenize<'a> {
 impl Prompt {
     /// Asks for the ids of the prompt that `template`, a request for `/apply-template`, makes.
     pub(super) fn ask(http: Arc<Http>, template: Bytes) -> Self {
-        Self::Asking(Box::pin(async move {
-            match prompt_ids(&http, template).await {
-                Ok((ids, raw)) => PromptIds { ids: Ok(ids), raw },
-                Err((reason, raw)) => PromptIds { ids: Err(format!("the prompt's ids are not known: {reason}")), raw },
-            }
-        }))
+        Self::Asking(Box::pin(async move { PromptIds::of(prompt_ids(&http, template).await) }))
+    }
+
+    /// Asks for the ids of a text that is the prompt.
+    pub(super) fn ask_of(http: Arc<Http>, text: Text) -> Self {
+        Self::Asking(Box::pin(async move { PromptIds::of(Self::tokenize(&http, &text).await) }))
+    }
+
+    /// A prompt that was sent as ids.
+    pub(super) fn known(ids: Vec<u32>) -> Self {
+        Self::Known(PromptIds { ids: Ok(ids), raw: Bytes::new() })
+    }
+
+    /// The ids of a text as the server's completions read it, with the tokens that its model begins with.
+    pub(super) async fn tokenize(http: &Http, text: &Text) -> Result<(Vec<u32>, Bytes), (String, Bytes)> {
+        tokenize(http, &text.decode(), true).await
     }
 
     /// Does `work`, and moves the question on meanwhile.
@@ -85,7 +104,12 @@ impl Prompt {
 async fn prompt_ids(http: &Http, template: Bytes) -> Result<(Vec<u32>, Bytes), (String, Bytes)> {
     let templated = ask(http, "/apply-template", template).await?;
     let prompt = serde_json::from_slice::<Templated>(&templated).map_err(|error| (error.to_string(), templated.clone()))?;
-    let question = Tokenize { content: &prompt.prompt, add_special: false, parse_special: true };
+    tokenize(http, &prompt.prompt, false).await
+}
+
+/// Ids and the raw answer; `add_special` where no template has written what a prompt begins with.
+async fn tokenize(http: &Http, text: &str, add_special: bool) -> Result<(Vec<u32>, Bytes), (String, Bytes)> {
+    let question = Tokenize { content: text, add_special, parse_special: true };
     let question = Bytes::copy_from_slice(Raw::from_value(&question).as_bytes());
     let answer = ask(http, "/tokenize", question).await?;
     match serde_json::from_slice::<Tokenized>(&answer) {

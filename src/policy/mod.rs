@@ -11,10 +11,12 @@ mod decode;
 #[cfg(test)]
 mod decode_tests;
 mod http;
+mod images;
 mod kind;
 mod limit;
 mod llamacpp;
 mod names;
+mod plain;
 mod probe;
 mod refusal;
 #[expect(clippy::option_option, reason = "the outer one says whether it is JSON, the inner one whether it is null")]
@@ -35,7 +37,7 @@ use secrecy::SecretString;
 
 use crate::call::{Call, Capture, Event, Failure, Reply, Sampling, WeightVersion};
 
-pub use config::{ConfigError, Logprobs, PolicyConfig, PolicyKind, TokenMode};
+pub use config::{ConfigError, ImageUrls, Logprobs, PolicyConfig, PolicyKind, TokenMode};
 
 /// Makes the policy called `name`. Nothing is sent yet: the server is asked what it is when it is first needed, and again
 /// until it answers.

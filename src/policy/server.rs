@@ -14,14 +14,16 @@ use super::body::{self, Outer};
 use super::config::{ConfigError, PolicyConfig, PolicyKind, TokenMode};
 use super::decode::Decoder;
 use super::http::Http;
+use super::images;
 use super::kind::Dialect;
 use super::limit;
 use super::llamacpp::Prompt;
 use super::names::Names;
+use super::plain;
 use super::probe::{Found, probe};
 use super::version::Versions;
 use super::{Answer, NoAnswer, Policy, Prepared};
-use crate::call::{Call, Failure, FailureKind, Sampling};
+use crate::call::{self, Call, Failure, FailureKind, Sampling};
 
 /// How soon a server that gave no answer is asked again what it is.
 const PROBE_AGAIN: Duration = Duration::from_millis(200);
@@ -119,6 +121,23 @@ impl Server {
         (body::write(call, names, dialect.reasoning(), &outer).into(), stream)
     }
 
+    /// How many tokens a call's prompt has, by the server's own count; `None` if it gives none.
+    async fn counted(&self, call: &Call, names: &Names, found: &Found) -> Option<u64> {
+        let (dialect, model) = (self.dialect(found), found.model.as_deref().unwrap_or(&call.model));
+        if let Some(prompt) = &call.prompt {
+            return plain::count(&self.http, found.kind, model, call, prompt).await;
+        }
+        match found.kind {
+            PolicyKind::Vllm => limit::count(&self.http, body::write_tokenize(call, names, dialect.reasoning(), model)).await,
+            PolicyKind::Llamacpp => {
+                let template = body::write_template(call, names, dialect.reasoning());
+                let known = Prompt::ask(self.http.clone(), template.into()).answer().await.map(|known| known.ids.clone());
+                known.and_then(Result::ok).map(|ids| ids.len() as u64)
+            }
+            PolicyKind::Openai | PolicyKind::Auto => None,
+        }
+    }
+
     /// What was prepared, with another limit.
     fn limited(&self, prepared: &mut Prepared, names: &Names, found: &Found, limit: Option<u64>, why: &str) {
         let asked = prepared.max_tokens_used;
@@ -158,24 +177,18 @@ impl Policy for Server {
 
     async fn count(&self, call: &Call) -> Result<u64, Failure> {
         let found = self.found_in_time().await?;
-        let (names, dialect) = (Names::of(call), self.dialect(&found));
-        let counted = match found.kind {
-            PolicyKind::Vllm => {
-                let model = found.model.as_deref().unwrap_or(&call.model);
-                limit::count(&self.http, body::write_tokenize(call, &names, dialect.reasoning(), model)).await
-            }
-            PolicyKind::Llamacpp => {
-                let template = body::write_template(call, &names, dialect.reasoning());
-                let known = Prompt::ask(self.http.clone(), template.into()).answer().await.map(|known| known.ids.clone());
-                known.and_then(Result::ok).map(|ids| ids.len() as u64)
-            }
-            PolicyKind::Openai | PolicyKind::Auto => None,
-        };
+        let names = Names::of(call);
+        let counted = self.counted(call, &names, &found).await;
         // Four bytes a token is what English text and code come to.
-        Ok(counted.unwrap_or_else(|| (body::write_template(call, &names, dialect.reasoning()).len() as u64).div_ceil(4)))
+        let guess = || match &call.prompt {
+            Some(call::Prompt::Text(text)) => text.inner().len(),
+            _ => body::write_template(call, &names, self.dialect(&found).reasoning()).len(),
+        };
+        Ok(counted.unwrap_or_else(|| (guess() as u64).div_ceil(4)))
     }
 
     async fn prepare(&self, call: &Call, pinned: &Sampling) -> Result<Prepared, Failure> {
+        images::check(call, self.config.image_urls, &self.name)?;
         let found = self.found_in_time().await?;
         let names = Names::of(call);
         let sampling_used = call.sampling.pinned_by(&self.config.sampling).pinned_by(pinned);
@@ -202,10 +215,19 @@ impl Policy for Server {
         let names = Names::of(&prepared.call);
         let mut sent = prepared.clone();
         let mut changed = false;
+        let model = found.model.as_deref().unwrap_or(&prepared.call.model);
+        let echo = plain::echo(&self.http, found.kind, model, &prepared.call).await;
+        let echo = echo.map_err(|failure| NoAnswer { failure, response: Bytes::new() })?;
         let mut prompt = Prompt::None;
         if dialect.asks_prompt() {
-            let template = body::write_template(&prepared.call, &names, dialect.reasoning());
-            prompt = Prompt::ask(self.http.clone(), template.into());
+            prompt = match &prepared.call.prompt {
+                None => {
+                    let template = body::write_template(&prepared.call, &names, dialect.reasoning());
+                    Prompt::ask(self.http.clone(), template.into())
+                }
+                Some(call::Prompt::Text(text)) => Prompt::ask_of(self.http.clone(), text.clone()),
+                Some(call::Prompt::Ids(ids)) => Prompt::known(ids.clone()),
+            };
             if let Some(left) = limit::left_by_prompt(&mut prompt, &sent, found.window).await {
                 self.limited(&mut sent, &names, &found, Some(left), "the prompt leaves no more");
                 changed = true;
@@ -215,7 +237,7 @@ impl Policy for Server {
         let mut relimited = false;
         let begun = loop {
             let timeout = self.config.first_byte_timeout();
-            match prompt.beside(attempt(&self.http, sent.body.clone(), sent.stream, timeout)).await {
+            match prompt.beside(attempt(&self.http, &sent, timeout)).await {
                 Ok(begun) => break begun,
                 Err(Trouble::Again(no_answer, after)) => {
                     if !retries.wait(after).await {
@@ -231,9 +253,8 @@ impl Policy for Server {
                         }
                         return Err(no_answer);
                     }
-                    let model = found.model.as_deref().unwrap_or(&prepared.call.model);
-                    let question = || body::write_tokenize(&prepared.call, &names, dialect.reasoning(), model);
-                    let Some(limit) = limit::left_after(&self.http, &no_answer, &sent, question).await else {
+                    let count = self.counted(&prepared.call, &names, &found);
+                    let Some(limit) = limit::left_after(&no_answer, &sent, count).await else {
                         return Err(no_answer);
                     };
                     relimited = true;
@@ -242,7 +263,7 @@ impl Policy for Server {
                 }
             }
         };
-        let mut decoder = Decoder::new(&sent.call, names, dialect.source(&sent.call), self.config.max_event_bytes);
+        let mut decoder = Decoder::new(&sent.call, names, dialect.source(&sent.call), echo, self.config.max_event_bytes);
         let source = match begun {
             Begun::Stream(response, first) => Source::Stream { response, first: Some(first) },
             Begun::Whole(body) => Source::Whole(Some(body)),

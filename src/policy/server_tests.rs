@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::stub::{Stub, call, http};
 use super::{Answer, Captured, NoAnswer, Policy, PolicyConfig, PolicyKind, Prepared, connect};
-use crate::call::{CaptureLevel, Event, Failure, FailureKind, FinishReason, Fold, Reply, Sampling, VersionSource};
+use crate::call::{Call, CaptureLevel, Event, Failure, FailureKind, FinishReason, Fold, Reply, Sampling, VersionSource};
 
 const MODELS: &str = r#"{"object":"list","data":[{"id":"served","max_model_len":100}]}"#;
 const WHOLE: &str = r#"{"prompt_token_ids":[1,2],"choices":[{"index":0,"message":{"role":"assistant","content":"ok"},"logprobs":{"content":[{"token":"ok","logprob":-0.5}]},"finish_reason":"stop","token_ids":[7]}],"usage":{"prompt_tokens":2,"completion_tokens":1}}"#;
@@ -253,12 +253,54 @@ async fn a_server_that_comes_up_late_is_waited_for() {
     assert_eq!(outcome.reply.tokens, crate::call::Tokens::default());
 }
 
+/// A plain prompt that does not fit beside its limit is asked for again with what is left, by vLLM's own count.
+#[tokio::test]
+async fn a_prompt_that_is_no_conversation_is_limited_by_its_own_count() {
+    const TEXT: &str = r#"{"choices":[{"index":0,"text":"ok","logprobs":{"tokens":["ok"],"token_logprobs":[-0.5],"top_logprobs":[{"ok":-0.5}],"text_offset":[0]},"finish_reason":"length","token_ids":[7],"prompt_token_ids":[1,2]}],"usage":{"prompt_tokens":2,"completion_tokens":1}}"#;
+    let refusal = r#"{"error":{"message":"This model's maximum context length is 100 tokens. However, your request has at least 101 tokens.","type":"BadRequestError","param":"input_tokens","code":400}}"#;
+    let stub = Stub::start(move |path, body, before| match path {
+        "/version" => http("200 OK", "application/json", r#"{"version":"0.32.0"}"#),
+        "/v1/models" => http("200 OK", "application/json", MODELS),
+        "/tokenize" => http("200 OK", "application/json", r#"{"count":60}"#),
+        "/v1/completions" if before == 0 && body.contains("max_tokens") => http("400 Bad Request", "application/json", refusal),
+        "/v1/completions" => http("200 OK", "application/json", TEXT),
+        _ => http("404 Not Found", "application/json", r#"{"detail":"Not Found"}"#),
+    })
+    .await;
+    let policy = policy(&config(&stub));
+    let prompt = Some(crate::call::Prompt::Text(crate::call::Text::new("a \"b\"")));
+    let call = Call { prompt, stream: false, messages: Vec::new(), max_tokens: Some(50), ..call() };
+    assert_eq!(policy.count(&call).await.unwrap(), 60);
+    let prepared = policy.prepare(&call, &Sampling::default()).await.unwrap();
+    let mut answer = policy.send(&prepared).await.map_err(|error| error.failure).unwrap();
+    let (events, ended) = drain(answer.as_mut()).await;
+    assert_eq!(ended, Ok(()));
+    let mut fold = Fold::default();
+    for event in &events {
+        fold.push(event);
+    }
+    let captured = answer.capture(&fold.reply()).await;
+    assert_eq!((captured.capture.level, captured.capture.prompt_ids), (CaptureLevel::Full, vec![1, 2]));
+    assert_eq!(answer.amended().unwrap().max_tokens_used, Some(40));
+    let seen = stub.seen.lock().unwrap();
+    let sent = |path: &str| seen.iter().filter(|(seen, _)| seen == path).map(|(_, body)| body.clone()).collect::<Vec<_>>();
+    assert_eq!(sent("/tokenize"), vec![r#"{"model":"served","prompt":"a \"b\""}"#; 2]);
+    let expected =
+        |limit| format!(r#"{{"model":"served","prompt":"a \"b\"","max_tokens":{limit},"return_token_ids":true,"logprobs":0}}"#);
+    assert_eq!(sent("/v1/completions"), [expected(50), expected(40)]);
+}
+
+fn sent() -> Prepared {
+    let (body, call) = (bytes::Bytes::from_static(b"{}"), Arc::new(call()));
+    Prepared { body, stream: true, sampling_used: Sampling::default(), max_tokens_used: None, notes: Vec::new(), call }
+}
+
 #[tokio::test]
 async fn a_silent_server_is_timed_out() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let http = super::http::Http::new("p", &PolicyConfig { url, ..PolicyConfig::default() }, None).unwrap();
-    let attempt = super::attempt::attempt(&http, bytes::Bytes::from_static(b"{}"), true, Duration::from_millis(50)).await;
+    let attempt = super::attempt::attempt(&http, &sent(), Duration::from_millis(50)).await;
     let Err(super::attempt::Trouble::Final(no_answer)) = attempt else { panic!("a silent server gave an answer") };
     assert_eq!(no_answer.failure.kind, FailureKind::TimedOut);
 }
@@ -282,7 +324,7 @@ async fn dropping_a_reply_hangs_up_on_the_server() {
         stream.read(&mut buffer).await
     };
     let client = async {
-        let attempt = super::attempt::attempt(&http, bytes::Bytes::from_static(b"{}"), true, Duration::from_mins(1)).await;
+        let attempt = super::attempt::attempt(&http, &sent(), Duration::from_mins(1)).await;
         drop(attempt.ok().unwrap());
     };
     let (read, ()) = tokio::time::timeout(Duration::from_secs(10), async { tokio::join!(server, client) }).await.unwrap();

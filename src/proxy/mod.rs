@@ -1,10 +1,12 @@
 //! The way of a call through Gleaner: [`handle`] is the whole of it, straight down.
 
+mod archive;
 mod conversation;
 mod place;
 mod recording;
 mod rollouts;
 mod routes;
+mod several;
 mod tee;
 mod unrecorded;
 
@@ -23,8 +25,9 @@ use crate::policy::{Answer, NoAnswer, Policy};
 use crate::record::Recorder;
 use crate::store::Store;
 use crate::telemetry::now_ms;
-use crate::wire::{ReplyHead, Target, Wire};
+use crate::wire::{ReplyHead, Wire};
 
+pub use archive::recall;
 pub use conversation::conversation_of;
 pub use place::{Identity, named, nameless, place};
 pub use rollouts::{FinishError, Live, Rollouts};
@@ -32,6 +35,7 @@ pub use routes::{Policies, Route};
 pub use tee::ReplyBody;
 
 use recording::{Place, Recording, Sent};
+use several::Asked;
 use tee::Tee;
 
 /// Everything a running Gleaner shares.
@@ -95,18 +99,25 @@ pub async fn handle(
     Span::current().record("call.id", display(call_id));
     let (request, parsed) = match body {
         Ok(bytes) => {
-            let parsed = wire.parse(Target::read(target), &bytes).and_then(one);
+            let calls = archive::read(app, wire, rollout.id(), target, &bytes).await;
+            let parsed = calls.and_then(|calls| Asked::of(calls, bytes.len()));
             (bytes, parsed)
         }
         Err(refused) => (refused.begun, Err(refused.failure)),
     };
-    let policy = app.policies.choose(rollout.policy(), parsed.as_ref().map_or("", |call| &call.model));
+    let policy = app.policies.choose(rollout.policy(), parsed.as_ref().map_or("", Asked::model));
     let place = Place { wire, target, choice: 0 };
-    let recording = Recording::begin(app, place, rollout, &policy, call_id, request, parsed.as_ref().ok()).await;
     let call = match parsed {
-        Ok(call) => Arc::new(call),
-        Err(failure) => return refuse(wire, recording, failure).await,
+        Ok(Asked::One(call)) => Arc::new(call),
+        Ok(Asked::Several(calls)) => {
+            return Box::pin(several::serve(app, place, &rollout, &policy, call_id, request, calls)).await;
+        }
+        Err(failure) => {
+            let recording = Recording::begin(app, place, rollout, &policy, call_id, request, None).await;
+            return refuse(wire, recording, failure).await;
+        }
     };
+    let recording = Recording::begin(app, place, rollout, &policy, call_id, request, Some(&call)).await;
     let head = ReplyHead { call_id, choice: 0, created: now_ms() / 1000, model: call.model.clone() };
     let encoder = wire.encoder(&call, head);
     let sending = Box::pin(send(policy, Arc::clone(&call), Arc::clone(recording.rollout()), recording.prepared()));
@@ -122,12 +133,6 @@ pub async fn handle(
             Err((recording, failure)) => refuse(wire, recording, failure).await,
         }
     }
-}
-
-/// The one call of a request.
-fn one(calls: Vec<Call>) -> Result<Call, Failure> {
-    let only: Result<[Call; 1], _> = calls.try_into();
-    only.map(|[call]| call).map_err(|_| Failure::invalid("n", "a request for several replies is not served yet"))
 }
 
 /// Asks the policy, noting in `sent` what goes upstream before it does.
@@ -148,8 +153,11 @@ pub async fn count(
     target: &str,
     body: Result<Bytes, Refused>,
 ) -> Result<u64, Failure> {
-    let call = wire.parse(Target::read(target), &body.map_err(|refused| refused.failure)?).and_then(one)?;
-    app.policies.choose(rollout.policy(), &call.model).count(&call).await
+    let body = body.map_err(|refused| refused.failure)?;
+    let calls = archive::read(app, wire, rollout.id(), target, &body).await?;
+    // Several replies have one prompt; that of a wire which has several is not asked for here.
+    let Some(call) = calls.first() else { return Ok(0) };
+    app.policies.choose(rollout.policy(), &call.model).count(call).await
 }
 
 /// A request whose body could not be read.
@@ -165,7 +173,12 @@ pub struct Refused {
 async fn refuse(wire: &dyn Wire, mut recording: Box<Recording>, failure: Failure) -> Answered {
     let call_id = recording.call_id();
     recording.failed(&failure).await;
-    let body = wire.failure_of(&failure, call_id);
+    refused(wire, call_id, &failure)
+}
+
+/// Says in the wire's form that there is no reply.
+fn refused(wire: &dyn Wire, call_id: CallId, failure: &Failure) -> Answered {
+    let body = wire.failure_of(failure, call_id);
     Answered {
         call_id,
         status: failure.status,

@@ -5,7 +5,9 @@ use std::sync::{Arc, OnceLock};
 use bytes::{Bytes, BytesMut};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::call::{Call, CallEnd, CallStart, CallStatus, Event, Failure, FailureKind, Fold, Raw, RawParts, Reply, Sampling};
+use crate::call::{
+    Call, CallEnd, CallStart, CallStatus, Event, Failure, FailureKind, Fold, Raw, RawParts, Reply, Sampling, grouped_name,
+};
 use crate::ids::CallId;
 use crate::policy::{Captured, Policy, Prepared};
 use crate::telemetry::now_ms;
@@ -246,9 +248,10 @@ fn status_name(status: CallStatus) -> &'static str {
     }
 }
 
-/// The reply as a message of the conversation, in chat completions' form. Tools keep the names that the client knows them by.
+/// The reply as a message of the conversation, in chat completions' form. Tools have the names by which requests' messages show
+/// them.
 fn message(reply: &Reply) -> Raw {
     let mut out = Vec::new();
-    reply.message().write_chat(&mut out, "reasoning_content", &|call| call.name.clone());
+    reply.message().write_chat(&mut out, "reasoning_content", &|call| grouped_name(call.namespace.as_ref(), &call.name));
     Raw::from_json(out)
 }

@@ -165,6 +165,15 @@ impl Rollouts {
         Ok(live)
     }
 
+    /// The open rollout of a conversation that named no rollout, if there is one.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn of_conversation(&self, conversation: &str) -> Result<Option<Arc<Live>>, Failure> {
+        let kept = self.store.rollout_by_conversation(conversation).await.map_err(|error| unread(&error))?;
+        kept.map(|rollout| self.open(&rollout)).transpose()
+    }
+
     /// Ends a rollout: calls in flight are cancelled and their ends recorded, later ones are refused. Ending an ended one gives
     /// it as it is.
     ///

@@ -24,7 +24,7 @@ use crate::wire::Encoder;
 use super::recording::Recording;
 use super::{Answered, App, JSON, Live};
 
-type Sending = BoxFuture<'static, Result<Box<dyn Answer>, NoAnswer>>;
+pub(super) type Sending = BoxFuture<'static, Result<Box<dyn Answer>, NoAnswer>>;
 type Committing = BoxFuture<'static, Result<Reply, Failure>>;
 
 /// Reads the policy's events, folds them into the record and writes them in the client's wire. The end is written when the
@@ -55,6 +55,7 @@ enum Stage {
 }
 
 /// What woke the reply.
+#[expect(clippy::large_enum_variant, reason = "it lives for one step")]
 enum Woken {
     Answer(Result<Box<dyn Answer>, NoAnswer>),
     Bytes(Result<Option<Bytes>, Failure>),
@@ -128,7 +129,7 @@ impl Tee {
             };
             step.instrument(span.clone())
         });
-        let body = ReplyBody(Body::Stream(Box::pin(stream)));
+        let body = ReplyBody::stream(Box::pin(stream));
         Answered { call_id, status: 200, retry_after: None, content_type, length: None, body }
     }
 
@@ -155,7 +156,7 @@ impl Tee {
         self.encoder.whole(std::slice::from_ref(&reply), &mut self.out);
         let body = Bytes::from(std::mem::take(&mut self.out));
         let length = body.len();
-        let delivered = Some(Delivered { recorder: self.recorder.clone(), call_id: self.call_id });
+        let delivered = Some(Delivered { recorder: self.recorder.clone(), call_id: self.call_id, others: Vec::new() });
         let body = ReplyBody::whole(body, delivered);
         Ok(Answered { call_id: self.call_id, status: 200, retry_after: None, content_type: JSON, length: Some(length), body })
     }
@@ -314,7 +315,7 @@ impl Tee {
 }
 
 /// Resolves when a call is to end although neither side ended it, with why.
-async fn interruption(app: Arc<App>, rollout: Arc<Live>) -> Failure {
+pub(super) async fn interruption(app: Arc<App>, rollout: Arc<Live>) -> Failure {
     tokio::select! {
         () = rollout.ended() => {
             Failure::new(FailureKind::Ended, format!("rollout {} was finished while this call ran", rollout.id()))
@@ -324,7 +325,7 @@ async fn interruption(app: Arc<App>, rollout: Arc<Live>) -> Failure {
 }
 
 /// Records a reply that has ended, and gives it once that is committed.
-async fn commit(recording: &mut Box<Recording>, mut answer: Box<dyn Answer>) -> Result<Reply, Failure> {
+pub(super) async fn commit(recording: &mut Box<Recording>, mut answer: Box<dyn Answer>) -> Result<Reply, Failure> {
     let reply = recording.take_reply();
     let captured = answer.capture(&reply).await;
     if let Some(amended) = answer.amended() {
@@ -335,7 +336,7 @@ async fn commit(recording: &mut Box<Recording>, mut answer: Box<dyn Answer>) -> 
 }
 
 /// A reply that broke off before any of it was sent is trouble of the kind that is worth another try.
-fn before_the_end(failure: Failure) -> Failure {
+pub(super) fn before_the_end(failure: Failure) -> Failure {
     match failure.kind {
         FailureKind::Cut => Failure { kind: FailureKind::Unavailable, ..failure },
         _ => failure,
@@ -347,19 +348,19 @@ fn unreachable_stage() -> ! {
 }
 
 /// Signs of life: due after a while in which nothing was written.
-struct Pings {
+pub(super) struct Pings {
     every: Duration,
     timer: Pin<Box<Sleep>>,
     last: Instant,
 }
 
 impl Pings {
-    fn every(every: Duration) -> Self {
+    pub fn every(every: Duration) -> Self {
         Self { every, timer: Box::pin(tokio::time::sleep(every)), last: Instant::now() }
     }
 
     /// Notes that something was written. The timer is moved when it fires, not at each write.
-    fn written(&mut self) {
+    pub fn written(&mut self) {
         self.last = Instant::now();
     }
 
@@ -370,7 +371,7 @@ impl Pings {
     }
 
     /// Waits until a ping is due.
-    fn next(&mut self) -> impl Future<Output = ()> + '_ {
+    pub fn next(&mut self) -> impl Future<Output = ()> + '_ {
         std::future::poll_fn(|ctx| {
             loop {
                 std::task::ready!(self.timer.as_mut().poll(ctx));
@@ -387,10 +388,21 @@ impl Pings {
     }
 }
 
-/// Notes that a reply was delivered.
+/// Notes that a reply was delivered, and the others of its answer.
 pub(super) struct Delivered {
-    recorder: Recorder,
-    call_id: CallId,
+    pub recorder: Recorder,
+    pub call_id: CallId,
+    pub others: Vec<CallId>,
+}
+
+impl Delivered {
+    /// The client has it all.
+    pub fn note(&self) {
+        self.recorder.delivered(self.call_id);
+        for call_id in &self.others {
+            self.recorder.delivered(*call_id);
+        }
+    }
 }
 
 /// The bytes of an answer, as the connection takes them.
@@ -404,6 +416,18 @@ enum Body {
 impl ReplyBody {
     pub(super) fn whole(bytes: Bytes, delivered: Option<Delivered>) -> Self {
         Self(Body::Whole { bytes: Some(bytes), delivered })
+    }
+
+    /// The bytes of a whole body, to be packed for the way.
+    pub fn bytes_mut(&mut self) -> Option<&mut Bytes> {
+        match &mut self.0 {
+            Body::Whole { bytes, .. } => bytes.as_mut(),
+            Body::Stream(_) => None,
+        }
+    }
+
+    pub(super) fn stream(stream: BoxStream<'static, Result<Bytes, Infallible>>) -> Self {
+        Self(Body::Stream(stream))
     }
 }
 
@@ -422,7 +446,7 @@ impl Drop for ReplyBody {
     fn drop(&mut self) {
         // A body of known length is not asked for more once it was taken.
         if let Body::Whole { bytes: None, delivered: Some(delivered) } = &self.0 {
-            delivered.recorder.delivered(delivered.call_id);
+            delivered.note();
         }
     }
 }

@@ -2,6 +2,9 @@
 //!
 //! All writing goes through one [`Writer`], which the recorder owns; reading goes through [`Store`] from anywhere.
 
+mod blob;
+#[cfg(test)]
+mod blob_tests;
 mod body;
 mod config;
 mod pack;
@@ -13,7 +16,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::call::{CallEnd, CallRecord, CallStart, RawKind};
+use crate::call::{CallEnd, CallRecord, CallStart, ImageHash, RawKind};
 use crate::ids::{CallId, ProcessId, RolloutId, RolloutKey};
 
 pub use config::{Durability, StoreConfig, default_path, folder};
@@ -54,6 +57,8 @@ pub trait Store: Send + Sync {
     async fn calls(&self, rollout: RolloutId) -> Result<Vec<CallRecord>, StoreError>;
     /// A call's raw bytes; `None` if there is no such call. Empty if it has none of that kind.
     async fn raw(&self, call: CallId, kind: RawKind) -> Result<Option<Bytes>, StoreError>;
+    /// The bytes of an image that a request had.
+    async fn image(&self, hash: ImageHash) -> Result<Option<Bytes>, StoreError>;
 }
 
 /// The one writer. Blocking: it lives on a thread of its own. Dropping it leaves the store in order.

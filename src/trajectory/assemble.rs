@@ -3,11 +3,11 @@
 use std::collections::{HashMap, HashSet};
 
 use super::conversation::with_reasoning;
-use super::sample::{Parent, SCHEMA, Sample, SampleStatus, Span};
-use super::tree::Tree;
+use super::sample::{Parent, SCHEMA, Sample, SampleImage, SampleStatus, Span};
+use super::tree::{Key, Tree};
 use super::verdict::{Verdict, cut};
 use super::{RolloutFacts, Turn};
-use crate::call::{FinishReason, Raw};
+use crate::call::{FinishReason, Image, Raw};
 
 /// Writes one sample for each leaf. `said` is whom each turn goes on from by its text.
 pub(super) fn samples(
@@ -41,6 +41,7 @@ pub(super) fn samples(
             }
             spans.push(span);
         }
+        let messages = messages(turns, &chain);
         samples.push(Sample {
             schema: SCHEMA.to_owned(),
             id: id(last),
@@ -68,9 +69,9 @@ pub(super) fn samples(
             model: last.record.model.clone(),
             tokenizer_hash: None,
             template_hash: None,
-            messages: messages(turns, &chain),
+            images: images(&messages),
+            messages,
             tools: last.tools.clone(),
-            images: Vec::new(),
             metadata: rollout.metadata.clone(),
         });
     }
@@ -85,6 +86,11 @@ fn messages(turns: &[Turn], chain: &[usize]) -> Vec<Raw> {
     let mut messages = with_reasoning(&turns[*last].messages, &replies);
     messages.extend(turns[*last].record.message.clone());
     messages
+}
+
+fn images(messages: &[Raw]) -> Vec<SampleImage> {
+    let unplaced = |image: Image| SampleImage { hash: image.hash, mime: image.mime, start: None, end: None };
+    Image::of_messages(messages).into_iter().map(unplaced).collect()
 }
 
 fn id(leaf: &Turn) -> String {
@@ -123,7 +129,7 @@ fn parent<'a>(
     tree: &Tree<'a>,
     leaf: usize,
     sample: usize,
-    claimed: &mut HashMap<((&'a str, &'a str), usize), usize>,
+    claimed: &mut HashMap<(Key<'a>, usize), usize>,
 ) -> Option<(usize, usize)> {
     let key = tree.key(leaf);
     for (place, depth) in tree.path(leaf) {
@@ -138,12 +144,17 @@ fn parent<'a>(
 /// The turns whose reply was not gone on from, because the same was asked again.
 fn abandoned(turns: &[Turn], tree: &Tree<'_>, said: &[Option<usize>]) -> HashSet<usize> {
     let gone_on: HashSet<usize> = said.iter().copied().flatten().collect();
-    let mut last_asked = HashMap::new();
+    let mut last_asked: HashMap<_, Vec<usize>> = HashMap::new();
     let mut abandoned = HashSet::new();
     for turn in (0..turns.len()).filter(|turn| tree.holds(*turn)) {
-        if let Some(earlier) = last_asked.insert((tree.key(turn), turns[turn].record.capture.prompt_ids.as_slice()), turn) {
-            abandoned.insert(earlier);
+        let record = &turns[turn].record;
+        let asked = last_asked.entry((tree.key(turn), record.capture.prompt_ids.as_slice())).or_default();
+        // Several replies to one request were asked for once.
+        let again = asked.last().is_some_and(|last| turns[*last].record.choice >= record.choice);
+        if again {
+            abandoned.extend(asked.drain(..));
         }
+        asked.push(turn);
     }
     abandoned.retain(|turn| tree.children(*turn).is_empty() && !gone_on.contains(turn));
     abandoned

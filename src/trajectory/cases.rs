@@ -6,8 +6,34 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::*;
-use crate::call::{CallStatus, Capture, CaptureLevel, FinishReason, LogprobKind, Sampling, Usage, VersionSource, WeightVersion};
+use crate::call::{
+    CallStatus, Capture, CaptureLevel, FinishReason, ImageHash, LogprobKind, Sampling, Usage, VersionSource, WeightVersion,
+};
 use crate::ids::CallId;
+
+#[test]
+fn a_call_that_saw_another_image_is_another_conversation() {
+    let seen = |number, prompt: &[u32], reply: &[u32], images: &[&[u8]]| {
+        let mut turn = turn(number, prompt, reply);
+        turn.record.images = images.iter().map(|image| ImageHash::of(image)).collect();
+        turn
+    };
+    // Each prompt extends the last and its reply by ids; the first image of the third call is another than the second's.
+    let turns = [
+        seen(1, &[1, 9, 9], &[2], &[b"a"]),
+        seen(2, &[1, 9, 9, 2, 3, 9, 9], &[4], &[b"a", b"b"]),
+        seen(3, &[1, 9, 9, 2, 3, 9, 9, 4, 5], &[6], &[b"c", b"b"]),
+        seen(4, &[1, 9, 9, 2, 3, 9, 9, 4, 7], &[8], &[b"a", b"b"]),
+    ];
+    let built = build(&facts(), &turns, &|_| true).unwrap();
+    let spans: Vec<Vec<u128>> =
+        built.samples.iter().map(|sample| sample.spans.iter().map(|span| span.call_id.0.as_u128() - 100).collect()).collect();
+    assert_eq!(spans, [vec![1, 2, 4], vec![3]]);
+    assert_eq!(
+        built.samples.iter().map(|sample| sample.loss_mask.iter().map(|mask| u32::from(*mask)).sum::<u32>()).sum::<u32>(),
+        4
+    );
+}
 
 pub(super) fn facts() -> RolloutFacts {
     RolloutFacts {
@@ -29,6 +55,7 @@ pub(super) fn turn(number: u32, prompt: &[u32], reply: &[u32]) -> Turn {
     let logprobs = (0..reply.len()).map(|at| -f64::from(number) - f64::from(u32::try_from(at).unwrap()) / 1024.0).collect();
     let usage = Usage { prompt_tokens: prompt.len() as u64, completion_tokens: reply.len() as u64, ..Usage::default() };
     let record = CallRecord {
+        images: Vec::new(),
         id: CallId(Uuid::from_u128(u128::from(number) + 100)),
         rollout_id: facts().id,
         started_at: i64::from(number),
@@ -151,6 +178,25 @@ fn a_reply_that_was_asked_for_again_is_trained_and_tagged() {
     let tags: Vec<_> = built.samples.iter().flat_map(|s| &s.spans).map(|span| span.abandoned).collect();
     assert_eq!(tokens(&built), [(&[1, 2][..], &[0, 1][..]), (&[1, 3, 4, 5][..], &[0, 1, 0, 1][..])]);
     assert_eq!(tags, [true, false, false]);
+}
+
+#[test]
+fn several_replies_to_one_request_are_samples_and_not_abandoned_for_each_other() {
+    let choice = |number, reply, choice| {
+        let mut turn = turn(number, &[1], &[reply]);
+        turn.record.choice = choice;
+        turn
+    };
+    let asked_once = [choice(1, 2, 0), choice(2, 3, 1), choice(3, 4, 2)];
+    let tags = |turns: &[Turn]| -> Vec<bool> {
+        built(turns).samples.iter().flat_map(|sample| &sample.spans).map(|span| span.abandoned).collect()
+    };
+    let samples = built(&asked_once);
+    let expected = [2, 3, 4].map(|reply| vec![1, reply]);
+    assert_eq!(samples.samples.iter().map(|sample| sample.token_ids.clone()).collect::<Vec<_>>(), expected);
+    assert_eq!(tags(&asked_once), [false; 3]);
+    let again = [asked_once.as_slice(), &[choice(4, 5, 0)]].concat();
+    assert_eq!(tags(&again), [true, true, true, false]);
 }
 
 #[test]

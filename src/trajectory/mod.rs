@@ -28,7 +28,7 @@ use crate::ids::RolloutId;
 
 pub use check::{Broken, check};
 pub use conversation::{REASONING, parents, with_reasoning};
-pub use sample::{LeftOut, Parent, Reason, SCHEMA, Sample, SampleStatus, Span};
+pub use sample::{LeftOut, Parent, Reason, SCHEMA, Sample, SampleImage, SampleStatus, Span};
 pub use tree::{Needs, needs};
 pub use verdict::lost;
 

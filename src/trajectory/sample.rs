@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::call::{FinishReason, LogprobKind, Raw, Sampling, VersionSource};
+use crate::call::{FinishReason, ImageHash, LogprobKind, Raw, Sampling, VersionSource};
 use crate::ids::{CallId, RolloutId};
 
 /// The schema's name, which every sample carries.
@@ -55,8 +55,8 @@ pub struct Sample {
     /// The same conversation as text, in chat completions' form, reasoning kept.
     pub messages: Vec<Raw>,
     pub tools: Vec<Raw>,
-    /// Empty until images are counted in tokens.
-    pub images: Vec<Value>,
+    /// The images of `messages` that came as data, in the order in which they stand there.
+    pub images: Vec<SampleImage>,
     pub metadata: Map<String, Value>,
 }
 
@@ -82,6 +82,18 @@ pub struct Span {
     /// The reply was delivered whole, and the harness asked the same again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub abandoned: bool,
+}
+
+/// An image of a sample's conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SampleImage {
+    /// SHA-256 of its bytes, by which the API gives them.
+    pub hash: ImageHash,
+    pub mime: String,
+    /// The index of its first token; null where the server does not say which tokens stand for images, as none does yet.
+    pub start: Option<usize>,
+    /// The index after its last token; null as `start` is.
+    pub end: Option<usize>,
 }
 
 /// Where a branch left an earlier sample of its rollout.

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 
 use super::forest::Forest;
 use super::verdict::{cut, has_ids};
-use crate::call::{CallRecord, CallStatus};
+use crate::call::{CallRecord, CallStatus, ImageHash};
+
+/// What calls must have in common to go on from each other: policy, model, and a line of images.
+pub(super) type Key<'a> = (&'a str, &'a str, usize);
 
 /// Who goes on from whom, by token ids.
 #[derive(Debug)]
 pub(super) struct Tree<'a> {
-    forests: BTreeMap<(&'a str, &'a str), Forest<'a>>,
-    keys: Vec<Option<(&'a str, &'a str)>>,
+    forests: BTreeMap<Key<'a>, Forest<'a>>,
+    keys: Vec<Option<Key<'a>>>,
     children: Vec<Vec<usize>>,
     roots: Vec<usize>,
 }
@@ -31,9 +34,10 @@ impl<'a> Tree<'a> {
             let whole = |end: &usize| records[*end].status == CallStatus::Done && records[*end].delivered != Some(false);
             said().find(whole).or_else(|| said().next())
         };
+        let mut lines = Lines::default();
         for (index, record) in records.iter().copied().enumerate().filter(|(_, record)| has_ids(record)) {
             // A sample never crosses a policy or a model.
-            let key = (record.policy.as_str(), record.model.as_str());
+            let key = (record.policy.as_str(), record.model.as_str(), lines.of(&record.images));
             tree.keys[index] = Some(key);
             let forest = tree.forests.entry(key).or_insert_with(Forest::new);
             forest.add(index, &record.capture.prompt_ids, &record.capture.completion_ids, &prefer);
@@ -90,8 +94,27 @@ impl<'a> Tree<'a> {
     }
 
     /// The forest's key, for maps over places of several forests.
-    pub(super) fn key(&self, turn: usize) -> (&'a str, &'a str) {
+    pub(super) fn key(&self, turn: usize) -> Key<'a> {
         self.keys[turn].unwrap_or_default()
+    }
+}
+
+/// Conversations by the images in them. What stands for an image is the same ids whatever it shows, so that ids alone would let a
+/// call go on from one that saw another image; calls of one line have images that begin alike.
+#[derive(Default)]
+struct Lines<'a>(Vec<&'a [ImageHash]>);
+
+impl<'a> Lines<'a> {
+    /// The line of a call with these images: the first that it goes on with, that goes on from it, or a new one.
+    fn of(&mut self, images: &'a [ImageHash]) -> usize {
+        let alike = self.0.iter().position(|line| line.starts_with(images) || images.starts_with(line));
+        let line = alike.unwrap_or(self.0.len());
+        if line == self.0.len() {
+            self.0.push(images);
+        } else if images.len() > self.0[line].len() {
+            self.0[line] = images;
+        }
+        line
     }
 }
 

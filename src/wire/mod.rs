@@ -4,20 +4,23 @@
 //! Adding one is one module, its `mod` line and its row in [`ALL`].
 
 mod chat;
+mod completions;
 mod fields;
 mod gemini;
 mod messages;
 mod openai_error;
+mod openai_request;
 mod responses;
 pub mod sse;
 
 use bytes::Bytes;
 
-use crate::call::{Call, Event, Failure, Reply, Usage};
+use crate::call::{Call, Event, Failure, Kept, Reply, Usage};
 use crate::ids::CallId;
 
 /// Every wire that is served.
-pub static ALL: &[&dyn Wire] = &[&chat::Chat, &responses::Responses, &messages::Messages, &gemini::Gemini];
+pub static ALL: &[&dyn Wire] =
+    &[&chat::Chat, &completions::Completions, &responses::Responses, &messages::Messages, &gemini::Gemini];
 
 /// One API that clients speak.
 pub trait Wire: Send + Sync {
@@ -38,6 +41,26 @@ pub trait Wire: Send + Sync {
     /// # Errors
     /// If the body is not a request of this wire, or asks for what is not served: a 400 that names the field.
     fn parse(&self, target: Target<'_>, body: &Bytes) -> Result<Vec<Call>, Failure>;
+
+    /// The calls that a request needs to be read whole, which was read before: what [`Call::previous`] and [`Call::quotes`] say,
+    /// without reading the rest.
+    fn needs(&self, _target: Target<'_>, _body: &Bytes) -> Vec<CallId> {
+        Vec::new()
+    }
+
+    /// Reads a request that goes on from earlier calls or quotes them ([`Call::previous`], [`Call::quotes`]): `earlier` are those
+    /// that are known, and those that these go on from in turn.
+    ///
+    /// # Errors
+    /// As [`Wire::parse`], and if an earlier call that is needed is not among them.
+    fn resume(&self, target: Target<'_>, body: &Bytes, _earlier: &[&Kept]) -> Result<Vec<Call>, Failure> {
+        self.parse(target, body)
+    }
+
+    /// The wire's answers to requests about replies that were given before, if it has such requests.
+    fn archive(&self) -> Option<&dyn Archive> {
+        None
+    }
 
     /// Whether a request only asks how many tokens its prompt has.
     fn asks_count(&self, _target: Target<'_>) -> bool {
@@ -85,6 +108,24 @@ impl<'a> Target<'a> {
     }
 }
 
+/// Requests about replies that were given before, on wires whose server keeps them.
+pub trait Archive: Send + Sync {
+    /// The paths of such requests, below [`Wire::bases`]; `{id}` stands for the name of a reply.
+    fn paths(&self) -> &'static [&'static str];
+
+    /// The call that a request is about.
+    ///
+    /// # Errors
+    /// If no reply of ours has that name, or nothing of that kind is served.
+    fn about(&self, method: &str, target: Target<'_>) -> Result<CallId, Failure>;
+
+    /// Answers a request about `kept`; `earlier` are the calls that it goes on from or quotes, as in [`Wire::resume`].
+    ///
+    /// # Errors
+    /// If there is no such call, or its client did not want it kept.
+    fn answer(&self, method: &str, target: Target<'_>, kept: Option<&Kept>, earlier: &[&Kept]) -> Result<Vec<u8>, Failure>;
+}
+
 /// What a reply says of itself before the model has said anything.
 #[derive(Clone, Debug)]
 pub struct ReplyHead {
@@ -101,7 +142,7 @@ pub struct ReplyHead {
 /// Writes one reply in a wire's form: as a stream ([`begin`](Encoder::begin), [`event`](Encoder::event)s, then
 /// [`finish`](Encoder::finish) and [`close`](Encoder::close), or [`fail`](Encoder::fail)) or as a whole body
 /// ([`whole`](Encoder::whole)). Where one request asked for several replies, each has an encoder of its own for its events and its
-/// `finish`, and one of them writes `close` or `whole` for all.
+/// `finish`; all of them begin, in order, before the first event, and the first of them writes `close` or `whole` for all.
 ///
 /// Only `finish`, `close` and `whole` write what makes a client take the reply as given; they are sent after the record is committed.
 pub trait Encoder: Send {

@@ -20,6 +20,11 @@ struct Inner<'a> {
 /// Writes `{"error": {message, type, param, code}}`.
 pub(super) fn write(out: &mut Vec<u8>, failure: &Failure) {
     let (kind, code) = names(failure.kind);
+    write_as(out, failure, kind, code);
+}
+
+/// Writes a failure of this type and code.
+pub(super) fn write_as(out: &mut Vec<u8>, failure: &Failure, kind: &'static str, code: Option<&'static str>) {
     let error = Inner { message: &failure.message, r#type: kind, param: failure.param.as_deref(), code };
     // A `Vec` takes every write and the struct is always JSON.
     let _ = serde_json::to_writer(out, &Body { error });

@@ -3,6 +3,7 @@
 //! Data are bytes: whether they are UTF-8 or JSON is the reader's matter.
 
 use bytes::{Bytes, BytesMut};
+use std::borrow::Cow;
 
 /// The largest event that is taken where nothing else is configured: 32 MiB, several times a first chunk with 1 M prompt ids.
 pub const DEFAULT_LIMIT: usize = 32 << 20;
@@ -171,6 +172,16 @@ impl Decoder {
     fn check(&self, line: usize) -> Result<(), EventTooLarge> {
         if self.data.len() + line > self.limit { Err(EventTooLarge { limit: self.limit }) } else { Ok(()) }
     }
+}
+
+/// JSON in one line: a server may lay it out over lines, which would end an event; in JSON's strings there are none.
+#[must_use]
+pub fn one_line(json: &[u8]) -> Cow<'_, [u8]> {
+    if memchr::memchr2(b'\n', b'\r', json).is_none() {
+        return Cow::Borrowed(json);
+    }
+    let space = |byte: &u8| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte };
+    Cow::Owned(json.iter().map(space).collect())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 import json
 import subprocess
 
-from conftest import ROOT
+from programs import ROOT
 
 SYSTEM = "You are Zorblax, a careful assistant.\n\n- Never guess: ask `which_file` first.\n\tÜber 42 Fälle, 中文, 🙂.\n"
 REQUEST = {

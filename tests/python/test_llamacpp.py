@@ -9,8 +9,9 @@ import subprocess
 
 import pytest
 
-import conftest
 import derive
+import openai
+import programs
 
 URL = os.environ.get("GLEANER_TEST_LLAMACPP_URL")
 if not URL and "GLEANER_TEST_REAL" in os.environ:
@@ -22,8 +23,13 @@ ASK = "Write one short sentence about ships."
 
 @pytest.fixture
 def gleaner(tmp_path):
-    with conftest.serving(URL, tmp_path) as gleaner:
+    with programs.serving(URL, tmp_path) as gleaner:
         yield gleaner
+
+
+def client_of(gleaner, rollout):
+    """The official client, with nothing set but base URL and key."""
+    return openai.OpenAI(base_url=f"{gleaner.url}/v1", api_key=rollout["key"], max_retries=0)
 
 
 def chat(client, messages, stream):
@@ -36,7 +42,7 @@ def chat(client, messages, stream):
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_a_conversation_is_what_the_raw_bytes_say(gleaner, stream):
     rollout = gleaner.rollout()
-    client = gleaner.client(rollout)
+    client = client_of(gleaner, rollout)
     messages = [{"role": "user", "content": ASK}]
     messages.append({"role": "assistant", "content": chat(client, messages, stream)})
     messages.append({"role": "user", "content": "Another one."})
@@ -49,7 +55,7 @@ def test_a_conversation_is_what_the_raw_bytes_say(gleaner, stream):
 
 def test_responses_are_what_the_raw_bytes_say(gleaner):
     rollout = gleaner.rollout()
-    with gleaner.client(rollout).responses.stream(model="any", input=ASK, max_output_tokens=12, temperature=0) as stream:
+    with client_of(gleaner, rollout).responses.stream(model="any", input=ASK, max_output_tokens=12, temperature=0) as stream:
         events = list(stream)
     said = "".join(event.delta for event in events if event.type == "response.output_text.delta")
     assert events[-1].type in ("response.completed", "response.incomplete")
@@ -62,8 +68,8 @@ def test_what_a_real_harness_did_in_its_container_is_what_the_raw_bytes_say(tmp_
     """The main job: run, export with its checks, and derive the same from the bytes with other code."""
 
     def gleaner(*arguments):
-        command = [conftest.GLEANER, *arguments, "--database", str(tmp_path / "gleaner.db")]
-        return subprocess.run(command, check=True, env=conftest.environment(), stdout=subprocess.PIPE, text=True).stdout
+        command = [programs.GLEANER, *arguments, "--database", str(tmp_path / "gleaner.db")]
+        return subprocess.run(command, check=True, env=programs.environment(), stdout=subprocess.PIPE, text=True).stdout
 
     ran = gleaner("run", "mini-swe-agent:text", "Create hello.txt.", "--set", "steps=2", "--timeout", "600", "--policy", URL, "--json")
     (rollout,) = json.loads(ran)["rollouts"]
@@ -71,7 +77,7 @@ def test_what_a_real_harness_did_in_its_container_is_what_the_raw_bytes_say(tmp_
     assert rollout["outcome"] in ("passed", "failed") and rollout["calls"] > 0
     samples = tmp_path / "samples.jsonl"
     gleaner("export", "samples", "--rollout", rollout["id"], "--out", str(samples), "--check")
-    with conftest.serving(URL, tmp_path) as server:
+    with programs.serving(URL, tmp_path) as server:
         # An emoji among what was sampled costs a call its log-probabilities, and so its place.
         assert "full" in [call["capture"]["level"] for call in server.calls(rollout)]
         assert derive.check(server.url, rollout["id"], str(samples), min_trained=1)["forms"] == {"llamacpp": rollout["calls"]}

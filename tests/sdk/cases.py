@@ -148,13 +148,6 @@ NOT_APPLICABLE = {
     ("completions", "structured output"): "completions has no response format",
     ("completions", "refusal"): "completions has no refusals, only texts",
 }
-# What an SDK can't read, whoever serves it.
-MIXED = "parses a call's arguments as soon as a fragment of another call comes"
-SDK_LIMITS = {
-    ("chat", "python", "mixed fragments", "helper"): MIXED,
-    ("chat", "node", "mixed fragments", "helper"): MIXED,
-    ("chat", "node", "mixed fragments", "runner_stream"): MIXED,
-}
 # The ways that each SDK has.
 WAYS = {
     ("chat", "python"): (*PLAIN, "parse"),
@@ -202,6 +195,12 @@ class Cell:
         return self.way.startswith("runner")
 
     @property
+    def lost_threads(self):
+        """Calls that are refused, and why the SDK then sends the whole conversation: Anthropic's runners go on from a thread that
+        the server is to keep, and Gleaner keeps none."""
+        return 1 if self.wire == "messages" and self.runs_tools else 0
+
+    @property
     def asked(self):
         """What the client is told."""
         return {"wire": self.wire, "way": self.way, "prompt": f"{self.mark} Say something."} | self.case.ask
@@ -220,5 +219,4 @@ def cells():
 
 def ways(wire, language, case):
     """The ways in which this SDK can be asked for this case."""
-    has, limits = WAYS[wire, language], SDK_LIMITS
-    return [way for way in case.ways if way in has and (wire, language, case.name, way) not in limits]
+    return [way for way in case.ways if way in WAYS[wire, language]]

@@ -19,7 +19,7 @@ retry_s = 1
 """
 AT_ONCE = 8
 PATIENCE_S = 60
-NODE = programs.TARGET / "sdk-node"
+NODE = programs.ROOT / "target/sdk-node"
 
 
 class Node:

@@ -1,5 +1,7 @@
 """What must be true of a cell's calls and samples, whatever the client got."""
 
+import base64
+import hashlib
 import json
 import time
 
@@ -7,6 +9,11 @@ import cases
 import derive
 
 PATIENCE_S = 5
+# What the record says of a failure, by whether the reply was streamed.
+KINDS = {"refused": ("refused", "refused"), "busy": ("rate_limited", "rate_limited"), "down": ("unavailable", "unavailable"),
+         "inside": ("unavailable", "cut"), "cut": ("unavailable", "cut"), None: ("cancelled", "cancelled")}
+# What a wire can't pass on, and says so.
+BUDGET = "thinking.budget_tokens was not passed on: how long a policy thinks, its template and max_tokens say"
 
 
 def settled(gleaner, rollout, count):
@@ -16,7 +23,7 @@ def settled(gleaner, rollout, count):
         calls = gleaner.calls(rollout)
         if len(calls) == count and all(has_ended(call) for call in calls):
             return calls
-        assert time.monotonic() < end, f"{len(calls)} of {count} calls: {[(c['status'], c['delivered']) for c in calls]}"
+        assert len(calls) <= count and time.monotonic() < end, f"{len(calls)} of {count} calls: {[(c['status'], c['delivered']) for c in calls]}"
         time.sleep(0.02)
 
 
@@ -49,13 +56,15 @@ def check_done(cell, calls, sampled):
         assert call["capture"]["completion_ids"] == seen["ids"]
         assert call["capture"]["logprobs"] == seen["logprobs"]
         assert call["usage"]["completion_tokens"] == len(seen["ids"])
+        assert call["notes"] == ([BUDGET] if cell.wire == "messages" and "reasoning" in case.ask else [])
 
 
 def check_failed(cell, calls):
     (call,) = calls
     assert (call["wire"], call["stream"]) == (cell.wire, cell.streamed)
     assert (call["status"], call["delivered"]) == (cell.case.status, None)
-    assert call["failure"]["message"]
+    assert call["failure"]["kind"] == KINDS[cell.case.fails][cell.streamed]
+    assert call["failure"]["message"] and call["notes"] == []
     text = said(call["message"])[0] if call["message"] else ""
     assert cell.case.reply["text"].startswith(text)
 
@@ -64,7 +73,8 @@ def check_samples(cell, samples, calls, sampled):
     """The trained ids are those that were sampled, their log-probabilities to the last bit; of failed calls there are none."""
     case = cell.case
     reason = {"done": case.left_out, "failed": "upstream_error", "cancelled": "undelivered"}[case.status]
-    assert [(left["call_id"], left["reason"]) for left in samples["left_out"]] == [(call["id"], reason) for call in calls if reason]
+    reasons = [(call["id"], "upstream_error" if call["status"] == "failed" else reason) for call in calls]
+    assert [(left["call_id"], left["reason"]) for left in samples["left_out"]] == [pair for pair in reasons if pair[1]]
     if reason:
         assert samples["samples"] == []
         return
@@ -75,18 +85,21 @@ def check_samples(cell, samples, calls, sampled):
     assert sample["loss_mask"] == [int(place in set(spans)) for place in range(len(sample["token_ids"]))]
     assert sample["token_ids"] == sampled[-1]["prompt_ids"] + sampled[-1]["ids"]
     assert sample["status"] == ("truncated" if case.finish == "length" else "complete")
+    # The same conversation as text.
+    assert said(sample["messages"][-1]) == scripted(cell.replies[-1], None if cell.runs_tools else case.text)
     check_images(case, sample)
 
 
 def check_images(case, sample):
-    images = [(image["mime"], image["end"] > image["start"]) for image in sample["images"]]
-    assert images == ([("image/png", True)] if "image" in case.ask else [])
+    given = [base64.b64decode(case.ask["image"].partition(",")[2])] if "image" in case.ask else []
+    expected = [("image/png", hashlib.sha256(image).hexdigest()) for image in given]
+    assert [(image["mime"], image["hash"]) for image in sample["images"]] == expected
 
 
 def check_request(cell, call, request):
     """What was asked is in the record and went up."""
     case = cell.case
-    assert cell.mark in json.dumps(call["messages"])
+    assert cell.mark in json.dumps([call["messages"], call.get("prompt")])
     upstream = json.dumps(request)
     assert cell.mark in upstream
     assert [tool["function"]["name"] for tool in request.get("tools", [])] == [tool["name"] for tool in case.ask.get("tools", [])]
@@ -104,10 +117,12 @@ def check_request(cell, call, request):
 def check(gleaner, policy, cell, rollout):
     """Record and samples of a cell that was played."""
     case = cell.case
-    calls = settled(gleaner, rollout, len(cell.replies))
+    calls = settled(gleaner, rollout, len(cell.replies) + cell.lost_threads)
     sampled = policy.sampled(cell.mark)
     if case.status == "done":
-        check_done(cell, calls, sampled)
+        lost = [call for call in calls if call["status"] == "failed"]
+        assert ["there is no thread" in call["failure"]["message"] for call in lost] == [True] * cell.lost_threads
+        check_done(cell, [call for call in calls if call not in lost], sampled)
         assert all(seen["finished"] for seen in sampled)
     else:
         check_failed(cell, calls)

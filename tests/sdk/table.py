@@ -20,9 +20,6 @@ def lines(outcomes):
            f"{missing} places of wire, SDK and case n/a:")
     for (wire, case), reason in cases.NOT_APPLICABLE.items():
         yield f"  {wire}, {case}: {reason}"
-    yield "left out because of an SDK's own limits:"
-    for where, reason in cases.SDK_LIMITS.items():
-        yield f"  {', '.join(where)}: {reason}"
 
 
 def entry(outcomes, case, wire, language):

@@ -1,202 +1,209 @@
-"""The official openai SDK through a base URL, on chat completions and Responses, streamed and not, strict helpers included.
-
-Each cell checks the value at the client, the record, and that the trained ids are exactly what the policy sampled.
-"""
+"""What official clients do beside asking for a reply: conversations, several choices, log-probabilities, counts, models, retries."""
 
 import json
 
-import openai
 import pytest
 
+import cases
+import clients
 import derive
+import record
 
-WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False}
-CHAT_TOOLS = [{"type": "function", "function": {"name": "weather", "strict": True, "parameters": WEATHER}}]
-RESPONSES_TOOLS = [{"type": "function", "name": "weather", "strict": True, "parameters": WEATHER}]
-HI = [{"role": "user", "content": "hi"}]
-
-TEXT = {"text": "Hello wörld 👩‍🚀, this is \"it\"."}
-REASONING = {"reasoning": "first I think, then I speak", "text": "spoken"}
-PARALLEL = {"tool_calls": [{"name": "weather", "arguments": '{"city": "Bern"}'}, {"name": "weather", "arguments": '{"city": "Rome"}'}]}
-MIXED = PARALLEL | {"text": "I look. ", "reasoning": "two cities", "interleave": True}
-REPLIES = {"text": TEXT, "reasoning": REASONING, "parallel": PARALLEL, "mixed": MIXED}
+BOTH = pytest.mark.parametrize("language", cases.LANGUAGES)
+TEXTS = {"text": "The first answer."}, {"text": "And the second one."}
+CHAT_WIRES = ("chat", "responses", "messages", "gemini")
 
 
-class Said:
-    """What a client got, whatever the way."""
+class Play:
+    """A rollout of a test's own, with its script."""
 
-    def __init__(self, text="", reasoning="", calls=()):
-        self.text, self.reasoning, self.calls = text or "", reasoning or "", list(calls)
+    def __init__(self, field, name):
+        self.field = field
+        self.rollout = field.gleaner.rollout(task_id=name)
+        self.mark = "mark" + "".join(char if char.isalnum() else "" for char in name) + "."
+        self.prompt = f"{self.mark} Say something."
 
-    def __eq__(self, other):
-        return vars(self) == vars(other)
+    def script(self, *replies):
+        self.field.policy.bind(self.mark, replies)
 
-    def __repr__(self):
-        return repr(vars(self))
+    @property
+    def sampled(self):
+        return self.field.policy.sampled(self.mark)
 
-    @classmethod
-    def of_script(cls, reply):
-        calls = [(call["name"], call["arguments"]) for call in reply.get("tool_calls", [])]
-        return cls(reply.get("text"), reply.get("reasoning"), calls)
+    def ask(self, language, wire, way, key=None, **asked):
+        asked = {"wire": wire, "way": way, "prompt": self.prompt} | asked
+        return self.field.run(language, asked, {"key": key} if key else self.rollout)
 
+    def calls(self, count):
+        return record.settled(self.field.gleaner, self.rollout, count)
 
-def extra(of, *names):
-    return next((value for name in names if (value := (of.model_extra or {}).get(name))), "")
+    def samples(self):
+        return self.field.gleaner.samples(self.rollout)
 
-
-def of_message(message):
-    calls = [(call.function.name, call.function.arguments) for call in message.tool_calls or []]
-    return Said(message.content, extra(message, "reasoning", "reasoning_content"), calls)
-
-
-def chat_whole(client):
-    return of_message(client.chat.completions.create(model="any", messages=HI, tools=CHAT_TOOLS).choices[0].message)
-
-
-def chat_stream(client):
-    said, calls, finish = Said(), {}, []
-    stream = client.chat.completions.create(
-        model="any", messages=HI, tools=CHAT_TOOLS, stream=True, stream_options={"include_usage": True}
-    )
-    usage = None
-    for chunk in stream:
-        usage = chunk.usage or usage
-        for choice in chunk.choices:
-            said.text += choice.delta.content or ""
-            said.reasoning += extra(choice.delta, "reasoning", "reasoning_content")
-            finish += [choice.finish_reason] if choice.finish_reason else []
-            for call in choice.delta.tool_calls or []:
-                name, arguments = calls.get(call.index, ("", ""))
-                calls[call.index] = (name + (call.function.name or ""), arguments + (call.function.arguments or ""))
-    assert len(finish) == 1 and usage.completion_tokens > 0
-    said.calls = [calls[index] for index in sorted(calls)]
-    return said
+    def assert_one_sample(self):
+        """All that was sampled is one sample, and trained."""
+        sampled = self.sampled
+        self.calls(len(sampled))
+        answer = self.samples()
+        assert answer["left_out"] == []
+        (sample,) = answer["samples"]
+        trained = [(token, logprob) for token, bit, logprob in zip(sample["token_ids"], sample["loss_mask"], sample["logprobs"]) if bit]
+        assert trained == [pair for seen in sampled for pair in zip(seen["ids"], seen["logprobs"])]
+        assert sample["token_ids"] == sampled[-1]["prompt_ids"] + sampled[-1]["ids"]
+        derive.check(self.field.gleaner.url, self.rollout["id"], min_trained=1)
 
 
-def chat_helper(client):
-    with client.chat.completions.stream(model="any", messages=HI, tools=CHAT_TOOLS) as stream:
-        kinds = {event.type for event in stream}
-        completion = stream.get_final_completion()
-    assert "chunk" in kinds
-    return of_message(completion.choices[0].message)
+@pytest.fixture
+def play(field, request):
+    return Play(field, request.node.name)
 
 
-def of_response(response):
-    assert response.status == "completed"
-    calls = [(item.name, item.arguments) for item in response.output if item.type == "function_call"]
-    thoughts = [part for item in response.output if item.type == "reasoning" for part in (item.content or item.summary)]
-    return Said(response.output_text, "".join(part.text for part in thoughts), calls)
+@BOTH
+@pytest.mark.parametrize("way", ["several", "several_stream"])
+@pytest.mark.parametrize("wire", ["chat", "completions"])
+def test_each_choice_is_a_sample(play, wire, language, way):
+    play.script(*TEXTS)
+    got = play.ask(language, wire, way)
+    assert got["error"] is None
+    sampled = play.sampled
+    # Which of them was asked first is nobody's business.
+    assert [choice[0] for choice in got["choices"]] == [0, 1] and {choice[2] for choice in got["choices"]} == {"stop"}
+    assert sorted(choice[1] for choice in got["choices"]) == sorted(text["text"] for text in TEXTS)
+    if wire == "chat":
+        assert got["usage"] == [len(sampled[0]["prompt_ids"]), sum(len(seen["ids"]) for seen in sampled)]
+    play.calls(2)
+    answer = play.samples()
+    whole = sorted(seen["prompt_ids"] + seen["ids"] for seen in sampled)
+    assert answer["left_out"] == [] and sorted(sample["token_ids"] for sample in answer["samples"]) == whole
+    derive.check(play.field.gleaner.url, play.rollout["id"], min_trained=1)
 
 
-def responses_whole(client):
-    return of_response(client.responses.create(model="any", input="hi", tools=RESPONSES_TOOLS))
+@BOTH
+@pytest.mark.parametrize("wire, way", [("chat", "logprobs"), ("chat", "logprobs_stream"), ("completions", "logprobs"),
+                                       ("completions", "logprobs_stream"), ("responses", "logprobs")])
+def test_log_probabilities_reach_who_asked(play, wire, way, language):
+    play.script(TEXTS[0])
+    got = play.ask(language, wire, way)
+    assert got["error"] is None
+    # Responses has them of the text's tokens only, and the token that ends a reply has no text.
+    sampled = play.sampled[0]["logprobs"]
+    assert got["logprobs"] == (sampled[:-1] if wire == "responses" else sampled)
+    play.assert_one_sample()
 
 
-def responses_stream(client):
-    text, final = "", None
-    for event in client.responses.create(model="any", input="hi", tools=RESPONSES_TOOLS, stream=True):
-        if event.type == "response.output_text.delta":
-            text += event.delta
-        if event.type == "response.completed":
-            final = event.response
-    said = of_response(final)
-    assert said.text == text
-    return said
+@BOTH
+def test_a_prompt_of_token_ids_is_the_prompt(play, language):
+    ids = [90_017_000 + sum(map(ord, language)), 11, 12, 13]
+    play.mark = str(ids[0])
+    play.script(TEXTS[0])
+    got = play.ask(language, "completions", "tokens", ids=ids)
+    assert (got["error"], got["text"], got["finish"]) == (None, TEXTS[0]["text"], "stop")
+    assert play.sampled[0]["prompt_ids"] == ids
+    play.assert_one_sample()
 
 
-def responses_helper(client):
-    with client.responses.stream(model="any", input="hi", tools=RESPONSES_TOOLS) as stream:
-        for _ in stream:
-            pass
-        return of_response(stream.get_final_response())
+@BOTH
+def test_a_prompt_is_echoed(play, language):
+    play.script(TEXTS[0])
+    got = play.ask(language, "completions", "echo")
+    assert (got["error"], got["finish"]) == (None, "stop")
+    assert got["text"].endswith(TEXTS[0]["text"]) and got["text"].startswith(play.prompt)
+    play.assert_one_sample()
 
 
-WAYS = [chat_whole, chat_stream, chat_helper, responses_whole, responses_stream, responses_helper]
+@BOTH
+def test_best_of_is_refused(play, language):
+    error = play.ask(language, "completions", "best_of")["error"]
+    assert (error["class"], error["status"]) == ("BadRequestError", 400) and "best_of" in error["message"]
 
 
-def assert_exact(gleaner, policy, rollout):
-    """One sample whose trained ids and log-probabilities are exactly what was sampled."""
-    answer = gleaner.samples(rollout)
-    assert answer["left_out"] == [] and len(answer["samples"]) == 1
-    sample = answer["samples"][0]
-    trained = [(token, logprob) for token, bit, logprob in zip(sample["token_ids"], sample["loss_mask"], sample["logprobs"]) if bit]
-    assert trained == [pair for call in policy.sampled for pair in zip(call["ids"], call["logprobs"])]
-    last = policy.sampled[-1]
-    assert sample["token_ids"] == last["prompt_ids"] + last["ids"]
-    counts = derive.check(gleaner.url, rollout["id"], min_trained=1)
-    assert counts["forms"] == {"vllm": len(policy.sampled)}
+@BOTH
+def test_a_response_goes_on_from_one_that_is_kept(play, language):
+    play.script(*TEXTS)
+    got = play.ask(language, "responses", "chain")
+    assert got["error"] is None
+    assert (got["text"], got["finish"]) == (TEXTS[1]["text"], "completed")
+    assert got["kept"] == [True, "completed", TEXTS[0]["text"]]
+    assert got["inputs"] == [play.prompt, "And then?"]
+    play.assert_one_sample()
 
 
-@pytest.mark.parametrize("reply", REPLIES.values(), ids=REPLIES.keys())
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_cell(policy, gleaner, way, reply):
-    # A whole body has no order of fragments; and the SDK's own chat helper parses a call's arguments as soon as another call's
-    # fragment comes, so that no server may mix them for it.
-    if reply.get("interleave") and way in (chat_whole, responses_whole, chat_helper):
-        reply = reply | {"interleave": False}
-    policy.script(reply)
-    rollout = gleaner.rollout(task_id=way.__name__)
-    assert way(gleaner.client(rollout)) == Said.of_script(reply)
-    (call,) = gleaner.calls(rollout)
-    message = call["message"]
-    calls = [(one["function"]["name"], one["function"]["arguments"]) for one in message.get("tool_calls") or []]
-    recorded = Said(message.get("content"), message.get("reasoning") or message.get("reasoning_content"), calls)
-    assert (call["status"], call["capture"]["level"], recorded) == ("done", "full", Said.of_script(reply))
-    assert_exact(gleaner, policy, rollout)
+@BOTH
+def test_a_streamed_response_goes_on_from_one_that_is_kept(play, language):
+    play.script({"reasoning": "Hm. "} | TEXTS[0], TEXTS[1])
+    got = play.ask(language, "responses", "chain_stream")
+    assert (got["error"], got["text"]) == (None, TEXTS[1]["text"])
+    play.assert_one_sample()
 
 
-def test_chat_conversation_is_one_sample(policy, gleaner):
-    policy.script(MIXED | {"interleave": False}, TEXT)
-    rollout = gleaner.rollout()
-    client = gleaner.client(rollout)
-    messages = list(HI)
-    with client.chat.completions.stream(model="any", messages=messages, tools=CHAT_TOOLS) as stream:
-        message = stream.get_final_completion().choices[0].message
-    messages.append(message.model_dump(exclude_none=True, exclude={"parsed"}))
-    messages += [{"role": "tool", "tool_call_id": call.id, "content": "sunny"} for call in message.tool_calls]
-    with client.chat.completions.stream(model="any", messages=messages, tools=CHAT_TOOLS) as stream:
-        assert stream.get_final_completion().choices[0].message.content == TEXT["text"]
-    assert_exact(gleaner, policy, rollout)
+@BOTH
+@pytest.mark.parametrize("way", ["unknown", "compact"])
+def test_what_is_not_served_of_responses_is_refused(play, language, way):
+    error = play.ask(language, "responses", way)["error"]
+    expected = {"unknown": "resp_0000", "compact": "compact"}[way]
+    assert error["class"] in ("BadRequestError", "NotFoundError") and expected in error["message"]
 
 
-def test_responses_conversation_is_one_sample(policy, gleaner):
-    policy.script(MIXED, TEXT)
-    rollout = gleaner.rollout()
-    client = gleaner.client(rollout)
-    history = [{"role": "user", "content": "hi"}]
-    with client.responses.stream(model="any", input=history, tools=RESPONSES_TOOLS) as stream:
-        first = stream.get_final_response()
-    history += [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in first.output]
-    history += [{"type": "function_call_output", "call_id": item.call_id, "output": "sunny"}
-                for item in first.output if item.type == "function_call"]
-    with client.responses.stream(model="any", input=history, tools=RESPONSES_TOOLS) as stream:
-        assert stream.get_final_response().output_text == TEXT["text"]
-    assert_exact(gleaner, policy, rollout)
+@BOTH
+@pytest.mark.parametrize("wire", ["responses", "messages", "gemini"])
+def test_a_count_is_the_policys_own(play, wire, language):
+    play.script(TEXTS[0])
+    asked = {"tools": [cases.WEATHER]} if wire == "messages" else {}
+    count = play.ask(language, wire, "count", **asked)
+    assert count["error"] is None
+    assert play.ask(language, wire, "whole", **asked)["error"] is None
+    assert count["count"] == len(play.sampled[-1]["prompt_ids"])
+    # Counting is no call.
+    play.calls(1)
 
 
-def test_errors_are_the_sdks_own(policy, gleaner):
-    client = gleaner.client({"key": "glr_00000000000000000000000000000000"})
-    with pytest.raises(openai.AuthenticationError):
-        client.chat.completions.create(model="any", messages=HI)
-    client = gleaner.client(gleaner.rollout())
-    with pytest.raises(openai.BadRequestError) as caught:
-        client.responses.create(model="any", input="hi", previous_response_id="resp_1")
-    assert caught.value.param == "previous_response_id"
-    policy.script(TEXT | {"fault": {"kind": "cut_after", "events": 3}})
-    with pytest.raises(openai.APIError):
-        list(client.chat.completions.create(model="any", messages=HI, stream=True))
+@BOTH
+@pytest.mark.parametrize("wire", ["chat", "messages", "gemini"])
+def test_models_are_listed(play, wire, language):
+    got = play.ask(language, wire, "models")
+    assert got["error"] is None
+    name = "models/scripted" if wire == "gemini" else "scripted"
+    assert (got["models"], got["model"]) == ([name], name)
 
 
-def test_models(policy, gleaner):
-    models = gleaner.client(gleaner.rollout()).models.list()
-    assert [model.id for model in models] == ["scripted"]
+@BOTH
+@pytest.mark.parametrize("wire", [wire for wire in cases.WIRES])
+def test_a_key_that_is_unknown_is_the_sdks_own_error(play, wire, language):
+    error = play.ask(language, wire, "whole", key="glr_00000000000000000000000000000000")["error"]
+    name = {"python": "ClientError", "node": "ApiError"}[language] if wire == "gemini" else "AuthenticationError"
+    assert (error["class"], error["status"]) == (name, 401)
 
 
-def test_derive_finds_what_differs(policy, gleaner, tmp_path):
-    policy.script(TEXT)
-    rollout = gleaner.rollout()
-    chat_stream(gleaner.client(rollout))
-    (sample,) = gleaner.samples(rollout)["samples"]
+@BOTH
+@pytest.mark.parametrize("wire", ["chat", "responses", "messages"])
+def test_a_call_that_the_sdk_repeats_is_two_calls(play, wire, language):
+    # A conflict is what SDKs repeat and Gleaner does not.
+    conflict = '{"error":{"message":"somebody else is at it","type":"Conflict","code":409}}'
+    play.script(cases.status(409, conflict), TEXTS[0])
+    got = play.ask(language, wire, "whole", retries=2)
+    assert (got["error"], got["text"]) == (None, TEXTS[0]["text"])
+    calls, sampled = play.calls(2), play.sampled[-1]
+    assert [call["status"] for call in calls] == ["failed", "done"]
+    answer = play.samples()
+    assert [(left["call_id"], left["reason"]) for left in answer["left_out"]] == [(calls[0]["id"], "upstream_error")]
+    (sample,) = answer["samples"]
+    assert sample["token_ids"] == sampled["prompt_ids"] + sampled["ids"]
+
+
+@BOTH
+@pytest.mark.parametrize("wire", CHAT_WIRES)
+def test_a_finished_rollout_takes_no_calls(play, wire, language):
+    play.field.gleaner.http.post(f"/api/v1/rollouts/{play.rollout['id']}/finish", json={}).raise_for_status()
+    error = play.ask(language, wire, "whole")["error"]
+    name = {"python": "ClientError", "node": "ApiError"}[language] if wire == "gemini" else "ConflictError"
+    assert (error["class"], error["status"]) == (name, 409)
+
+
+def test_derive_finds_what_differs(play, tmp_path):
+    play.script(TEXTS[0])
+    assert play.ask("python", "chat", "whole")["error"] is None
+    play.calls(1)
+    (sample,) = play.samples()["samples"]
     start = sample["prompt_length"]
     for change in ("token_ids", "logprobs", "loss_mask"):
         changed = json.loads(json.dumps(sample))
@@ -205,4 +212,4 @@ def test_derive_finds_what_differs(policy, gleaner, tmp_path):
         path = tmp_path / "samples.jsonl"
         path.write_text(json.dumps(changed) + "\n")
         with pytest.raises(derive.Mismatch):
-            derive.check(gleaner.url, rollout["id"], str(path))
+            derive.check(play.field.gleaner.url, play.rollout["id"], str(path))

@@ -58,12 +58,12 @@ impl Reply {
             }
         };
         for chunk in chunks {
-            reply.take(chunk);
+            reply.take(&chunk);
         }
         reply
     }
 
-    fn take(&mut self, chunk: Value) {
+    fn take(&mut self, chunk: &Value) {
         assert!(self.finish.is_none() && self.error.is_none(), "a chunk came after the end: {chunk}");
         if chunk.get("error").is_some() {
             assert!(chunk.to_string().starts_with("{\"error\":"), "the Python SDK knows an error by its beginning: {chunk}");
@@ -77,9 +77,9 @@ impl Reply {
         for part in parts {
             let text = part["text"].as_str().unwrap_or_default();
             if part["thought"] == true {
-                self.thoughts.push_str(text)
+                self.thoughts.push_str(text);
             } else {
-                self.text.push_str(text)
+                self.text.push_str(text);
             }
             if let Some(call) = part.get("functionCall") {
                 assert!(call["args"].is_object(), "{chunk}");

@@ -69,7 +69,7 @@ impl Reply {
         match kind {
             "message_start" => {
                 let message = &event["message"];
-                self.id = message["id"].as_str().unwrap().to_owned();
+                message["id"].as_str().unwrap().clone_into(&mut self.id);
                 assert_eq!((&message["content"], &message["stop_reason"]), (&json!([]), &Value::Null));
                 self.first_usage = message["usage"].clone();
                 assert!(self.first_usage["input_tokens"].as_u64().unwrap() > 0, "{event}");

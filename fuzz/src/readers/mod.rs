@@ -2,13 +2,15 @@
 //! at whatever a strict client would stumble over.
 
 mod chat;
+mod gemini;
+mod messages;
 mod responses;
 
-use crate::call::{FinishReason, Reply, ToolKind};
+use crate::call::{FinishReason, Reply, Text, ToolCall, ToolKind};
 use crate::json::{self, Json, Units};
 
 /// One for each wire that is served.
-static ALL: &[&dyn Reader] = &[&chat::Chat, &responses::Responses];
+static ALL: &[&dyn Reader] = &[&chat::Chat, &gemini::Gemini, &messages::Messages, &responses::Responses];
 
 /// What a client can tell of a reply.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,21 +24,25 @@ pub struct Seen {
     pub usage: Option<[u64; 4]>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SeenTool {
     pub custom: bool,
     pub namespace: Units,
     pub id: Units,
     pub name: Units,
-    pub arguments: Units,
+    /// A string, or an object on wires that have one.
+    pub arguments: Json,
 }
+
+/// Where a request is posted, and its body.
+pub type Request = (&'static str, &'static str);
 
 /// Reads one wire's replies.
 pub trait Reader: Sync {
     fn wire(&self) -> &'static str;
 
-    /// A streamed request that asks to be told all that the wire can tell.
-    fn request(&self) -> &'static str;
+    /// Streamed requests that ask to be told all that the wire can tell.
+    fn requests(&self) -> &'static [Request];
 
     fn has_tools(&self) -> bool {
         true
@@ -50,17 +56,27 @@ pub trait Reader: Sync {
         false
     }
 
+    fn has_reasoning(&self) -> bool {
+        true
+    }
+
+    /// Tells a refusal from text.
     fn has_refusals(&self) -> bool {
         true
     }
 
-    /// The reply as a client of this wire can know it.
+    /// Tells a usage where the policy gave none.
+    fn guesses_usage(&self) -> bool {
+        false
+    }
+
+    /// One reply as a client of this wire can know it.
     fn expected(&self, reply: &Reply) -> Seen;
 
-    /// A stream: what left at once, and what was held back until the record was committed.
-    fn stream(&self, live: &[u8], held: &[u8]) -> Seen;
+    /// A stream of `choices` replies: what left at once, and what was held back until the record was committed.
+    fn stream(&self, request: Request, choices: usize, live: &[u8], held: &[u8]) -> Vec<Seen>;
 
-    fn whole(&self, body: &[u8]) -> Seen;
+    fn whole(&self, body: &[u8]) -> Vec<Seen>;
 }
 
 /// The reader of this wire's replies.
@@ -69,15 +85,27 @@ pub fn of(wire: &str) -> &'static dyn Reader {
     *reader.unwrap_or_else(|| panic!("the wire {wire} has no reader in fuzz/src/readers: write one"))
 }
 
+/// The replies as a client can know them: several have one usage, told with the first here.
+pub fn expected(reader: &dyn Reader, replies: &[Reply]) -> Vec<Seen> {
+    let mut seen: Vec<Seen> = replies.iter().map(|reply| reader.expected(reply)).collect();
+    let sum = |sum: [u64; 4], more: [u64; 4]| [sum[0], sum[1] + more[1], sum[2], sum[3] + more[3]];
+    let usage = seen.iter_mut().filter_map(|seen| seen.usage.take()).reduce(sum);
+    seen[0].usage = usage;
+    seen
+}
+
+fn plain(text: &Text) -> Units {
+    json::ours(text.literal()).text()
+}
+
 /// The reply, whatever the wire; `finish` is chat's name.
 fn seen(reply: &Reply) -> Seen {
-    let plain = |text: &crate::call::Text| json::ours(text.literal()).text();
-    let tool = |call: &crate::call::ToolCall| SeenTool {
+    let tool = |call: &ToolCall| SeenTool {
         custom: call.kind == ToolKind::Custom,
         namespace: call.namespace.as_ref().map(plain).unwrap_or_default(),
         id: plain(&call.id),
         name: plain(&call.name),
-        arguments: plain(&call.arguments),
+        arguments: Json::String(plain(&call.arguments)),
     };
     let finish = match reply.finish {
         Some(FinishReason::Length) => "length",
@@ -95,9 +123,15 @@ fn seen(reply: &Reply) -> Seen {
     }
 }
 
+/// The JSON object that a text is, as a client without half characters reads it.
+fn object(text: &Units) -> Option<Json> {
+    json::read(text.lossy().as_bytes()).ok().filter(|value| matches!(value, Json::Object(_)))
+}
+
 /// The events of a stream, name and data.
 fn events(stream: &[u8]) -> Vec<(String, Vec<u8>)> {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("an event's name is UTF-8");
+    assert!(std::str::from_utf8(stream).is_ok(), "what is written is UTF-8");
     crate::sse::by_the_standard(stream).into_iter().map(|(name, data)| (text(name), data)).collect()
 }
 

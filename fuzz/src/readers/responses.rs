@@ -1,7 +1,7 @@
 //! Responses: events in the order that the official SDKs insist on, and no item done before the record is committed that Codex
 //! would act on.
 
-use super::{Reader, Seen, SeenTool, events, list, place, seen};
+use super::{Reader, Request, Seen, SeenTool, events, list, place, seen};
 use crate::call::{FinishReason, Reply};
 use crate::json::{self, Json, Units};
 
@@ -12,8 +12,8 @@ impl Reader for Responses {
         "responses"
     }
 
-    fn request(&self) -> &'static str {
-        r#"{"model":"m","stream":true,"input":"go"}"#
+    fn requests(&self) -> &'static [Request] {
+        &[("/responses", r#"{"model":"m","stream":true,"input":"go"}"#)]
     }
 
     fn has_custom_tools(&self) -> bool {
@@ -33,14 +33,14 @@ impl Reader for Responses {
         }
         .to_owned();
         for tool in &mut seen.tools {
-            if tool.arguments.is_empty() && !tool.custom && seen.finish == "completed" {
-                tool.arguments = "{}".into();
+            if tool.arguments == Json::String(Units::default()) && !tool.custom && seen.finish == "completed" {
+                tool.arguments = Json::String("{}".into());
             }
         }
         seen
     }
 
-    fn stream(&self, live: &[u8], held: &[u8]) -> Seen {
+    fn stream(&self, _request: Request, _choices: usize, live: &[u8], held: &[u8]) -> Vec<Seen> {
         let mut reader = Stream::default();
         for (name, data) in events(live) {
             let event = json::ours(&data);
@@ -54,11 +54,11 @@ impl Reader for Responses {
         for (name, data) in events(held) {
             reader.event(&name, &json::ours(&data));
         }
-        reader.finish()
+        vec![reader.finish()]
     }
 
-    fn whole(&self, body: &[u8]) -> Seen {
-        response(&json::ours(body))
+    fn whole(&self, body: &[u8]) -> Vec<Seen> {
+        vec![response(&json::ours(body))]
     }
 }
 
@@ -190,7 +190,7 @@ fn tool(item: &Json, custom: bool, arguments: &str) -> SeenTool {
         namespace: item.get("namespace").text(),
         id: item.get("call_id").text(),
         name: item.get("name").text(),
-        arguments: item.get(arguments).text(),
+        arguments: Json::String(item.get(arguments).text()),
     }
 }
 

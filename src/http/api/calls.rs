@@ -11,8 +11,8 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::extract::{Id, Params, named, page_size};
 use super::known;
-use super::view::CallView;
-use crate::call::{Call, CallRecord, Raw, RawKind, grouped_name};
+use super::view::{CallView, ImageView};
+use crate::call::{Call, CallRecord, Image, Prompt, Raw, RawKind, grouped_name};
 use crate::export::asked;
 use crate::http::problem::{Problem, ProblemDocument};
 use crate::ids::{CallId, RolloutId};
@@ -98,9 +98,15 @@ pub(super) async fn get(State(app): State<Arc<App>>, Id(id): Id<CallId>) -> Resu
 /// # Errors
 /// If the store fails.
 pub async fn whole(store: &dyn Store, record: CallRecord, rollout: &Rollout) -> Result<CallView, StoreError> {
-    let conversation = asked(store, &record).await?.and_then(|call| conversation(&call));
+    let asked = asked(store, &record).await?;
     let mut view = CallView::new(record, rollout);
-    (view.messages, view.tools) = conversation.unzip();
+    view.prompt = asked.as_ref().and_then(|call| call.prompt.as_ref()).map(|prompt| match prompt {
+        Prompt::Text(text) => Raw::from_json(text.literal().to_vec()),
+        Prompt::Ids(ids) => Raw::from_value(ids),
+    });
+    (view.messages, view.tools) = asked.as_ref().and_then(conversation).unzip();
+    let images = Image::of_messages(view.messages.as_deref().unwrap_or_default());
+    view.images = images.into_iter().map(ImageView::from).collect();
     Ok(view)
 }
 

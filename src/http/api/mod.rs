@@ -3,6 +3,7 @@
 mod calls;
 mod ending;
 mod extract;
+mod images;
 mod names;
 mod openapi;
 mod policies;
@@ -43,7 +44,7 @@ where
 }
 
 /// Every route but the OpenAPI page's own, which a test compares with that page.
-fn table<S>() -> [(&'static str, MethodRouter<S>); 12]
+fn table<S>() -> [(&'static str, MethodRouter<S>); 13]
 where
     S: Clone + Send + Sync + 'static,
     Arc<App>: FromRef<S>,
@@ -60,6 +61,7 @@ where
         ("/calls/{id}/upstream", get(calls::upstream)),
         ("/calls/{id}/response", get(calls::response)),
         ("/calls/{id}/prompt", get(calls::prompt)),
+        ("/images/{hash}", get(images::get)),
         ("/policies", get(policies::list)),
     ]
 }

@@ -5,7 +5,7 @@ use utoipa::OpenApi;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{InfoBuilder, OpenApi as Document, SecurityRequirement, Server};
 
-use super::{calls, ending, policies, rollouts, samples};
+use super::{calls, ending, images, policies, rollouts, samples};
 
 #[derive(OpenApi)]
 #[openapi(paths(
@@ -21,6 +21,7 @@ use super::{calls, ending, policies, rollouts, samples};
     calls::upstream,
     calls::response,
     calls::prompt,
+    images::get,
     policies::list
 ))]
 struct Api;

@@ -84,10 +84,21 @@ pub(super) struct Sample {
     messages: (),
     #[schema(value_type = Vec<Object>)]
     tools: (),
-    #[schema(value_type = Vec<Object>)]
-    images: (),
+    /// The images of `messages` that came as data, in their order.
+    images: Vec<SampleImage>,
     #[schema(value_type = Object)]
     metadata: (),
+}
+
+/// An image of the conversation.
+#[derive(Serialize, ToSchema)]
+pub(super) struct SampleImage {
+    /// SHA-256 of its bytes; `/images/{hash}` gives them.
+    hash: String,
+    mime: String,
+    /// Null where the server does not say which tokens stand for images, as none does yet.
+    start: Option<usize>,
+    end: Option<usize>,
 }
 
 /// Tokens of one call inside a sample.
@@ -140,7 +151,7 @@ pub(super) struct LeftOut {
 mod tests {
     use std::collections::BTreeSet;
 
-    use serde_json::{Map, Value};
+    use serde_json::Map;
     use utoipa::PartialSchema;
 
     use super::*;
@@ -206,7 +217,7 @@ mod tests {
             template_hash: None,
             messages: Vec::new(),
             tools: Vec::new(),
-            images: Vec::<Value>::new(),
+            images: Vec::new(),
             metadata: Map::new(),
         };
         assert_eq!(described::<Sample>(), served(&sample));

@@ -9,7 +9,8 @@ use utoipa::ToSchema;
 
 use super::names;
 use crate::call::{
-    CallRecord, CallStatus, Capture, CaptureLevel, Failure, FinishReason, LogprobKind, Raw, Sampling, Usage, VersionSource,
+    CallRecord, CallStatus, Capture, CaptureLevel, Failure, FinishReason, Image, ImageHash, LogprobKind, Raw, Sampling, Usage,
+    VersionSource,
 };
 use crate::ids::{CallId, RolloutId};
 use crate::store::{Outcome, Purpose, Rollout, RolloutStatus};
@@ -144,12 +145,17 @@ pub struct CallView {
     /// Why it failed or was cut.
     #[schema(value_type = Option<names::Failure>)]
     pub failure: Option<Failure>,
+    /// The request's prompt where it is no conversation: a text, or token ids.
+    #[schema(value_type = Option<Object>)]
+    pub prompt: Option<Raw>,
     /// The request's messages in chat completions' form; null if the request could not be read.
     #[schema(value_type = Option<Vec<Object>>)]
     pub messages: Option<Vec<Raw>>,
     /// The request's tools in chat completions' form; null if the request could not be read.
     #[schema(value_type = Option<Vec<Object>>)]
     pub tools: Option<Vec<Raw>>,
+    /// The images of `messages` that came as data, in their order.
+    pub images: Vec<ImageView>,
     /// The reply as an assistant's message; also what there was of one that broke off.
     #[schema(value_type = Option<Object>)]
     pub message: Option<Raw>,
@@ -176,6 +182,26 @@ pub struct CallView {
     pub rewards: BTreeMap<String, f64>,
     /// What was changed or dropped on the way.
     pub notes: Vec<String>,
+}
+
+/// An image that a request brought with it.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = Image)]
+pub struct ImageView {
+    /// SHA-256 of its bytes; `/images/{hash}` gives them.
+    #[schema(value_type = String)]
+    pub hash: ImageHash,
+    /// As the client said.
+    pub mime: String,
+    /// How many bytes it has.
+    pub bytes: u64,
+}
+
+impl From<Image> for ImageView {
+    fn from(image: Image) -> Self {
+        let Image { hash, mime, bytes } = image;
+        Self { hash, mime, bytes }
+    }
 }
 
 /// A call's tokens, and how far they can be trusted.
@@ -247,8 +273,10 @@ impl CallView {
             ended_at: call.ended_at.map(rfc3339),
             delivered: call.delivered,
             failure: call.failure,
+            prompt: None,
             messages: None,
             tools: None,
+            images: Vec::new(),
             message: call.message,
             finish_reason: call.finish,
             usage: call.usage,

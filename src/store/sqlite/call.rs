@@ -1,6 +1,7 @@
 //! Calls read back.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -9,9 +10,9 @@ use sqlx::{QueryBuilder, Row, Sqlite};
 use uuid::Uuid;
 
 use super::{SqliteStore, code, process};
-use crate::call::{CallRecord, CallStatus, Capture, FinishReason, Raw, RawKind, Sampling, Usage, WeightVersion};
+use crate::call::{CallRecord, CallStatus, Capture, FinishReason, ImageHash, Raw, RawKind, Sampling, Usage, WeightVersion};
 use crate::ids::{CallId, ProcessId, RolloutId};
-use crate::store::{StoreError, body, pack};
+use crate::store::{StoreError, blob, body, pack};
 
 /// The query for the calls that fit `condition`, which goes on with a value. Bodies are left where they are.
 pub(super) fn query(condition: &str) -> QueryBuilder<Sqlite> {
@@ -20,7 +21,7 @@ pub(super) fn query(condition: &str) -> QueryBuilder<Sqlite> {
          d.call AS delivered, r.status, r.ended_at, r.version, r.version_seq, r.version_source, r.first_event_at, r.finish, \
          r.prompt_tokens, r.completion_tokens, r.cached_tokens, r.reasoning_tokens, r.capture_level, r.logprob_kind, \
          r.constrained, r.max_tokens_asked, r.max_tokens_used, r.capture_reason, r.failure, r.sampling_asked, r.sampling_used, \
-         r.notes, r.completion_ids, r.logprobs, r.prompt_ids, r.message \
+         r.notes, r.images, r.completion_ids, r.logprobs, r.prompt_ids, r.message \
          FROM calls c JOIN rollouts o ON o.seq = c.rollout LEFT JOIN replies r ON r.call = c.seq \
          LEFT JOIN delivered d ON d.call = c.seq LEFT JOIN processes p ON p.seq = c.process WHERE ",
     );
@@ -59,12 +60,25 @@ impl SqliteStore {
             .map_err(|error| self.failed(&error))?;
         let Some((request, other)): Option<Columns> = row else { return Ok(None) };
         let broken = || self.broken(&format!("the {kind:?} of call {call}"));
-        let request = body::unpack(&request.unwrap_or_default(), &[]).ok_or_else(broken)?;
-        if kind == RawKind::Request {
-            return Ok(Some(request.into()));
+        let request = blob::open(&request.unwrap_or_default(), &[]).ok_or_else(broken)?;
+        let opened = match kind {
+            RawKind::Request => request,
+            _ => blob::open(&other.unwrap_or_default(), &request.rest).ok_or_else(broken)?,
+        };
+        let mut blobs = HashMap::new();
+        for hash in opened.hashes() {
+            if let Entry::Vacant(place) = blobs.entry(hash)
+                && let Some(bytes) = self.read_blob(hash).await?
+            {
+                place.insert(bytes);
+            }
         }
-        let raw = body::unpack(&other.unwrap_or_default(), &request).ok_or_else(broken)?;
-        Ok(Some(raw.into()))
+        Ok(Some(opened.close(&blobs).ok_or_else(broken)?.into()))
+    }
+
+    pub(super) async fn read_blob(&self, hash: ImageHash) -> Result<Option<Vec<u8>>, StoreError> {
+        let query = sqlx::query_scalar("SELECT bytes FROM blobs WHERE hash = ?").bind(hash.as_bytes().to_vec());
+        query.fetch_optional(&self.reads).await.map_err(|error| self.failed(&error))
     }
 }
 
@@ -92,6 +106,7 @@ fn record(row: &SqliteRow, lives: bool) -> Result<CallRecord, sqlx::Error> {
     let delivered: Option<i64> = row.try_get("delivered")?;
     let process: Option<i64> = row.try_get("crashed")?;
     let mut call = CallRecord {
+        images: Vec::new(),
         id: CallId(blob_id(row, "id")?),
         rollout_id: RolloutId(blob_id(row, "rollout_id")?),
         started_at: row.try_get("started_at")?,
@@ -130,6 +145,7 @@ fn record(row: &SqliteRow, lives: bool) -> Result<CallRecord, sqlx::Error> {
         call.usage = usage(row)?;
         call.capture = capture(row)?;
         call.version = version(row)?;
+        call.images = images(row)?;
     }
     Ok(call)
 }
@@ -162,6 +178,12 @@ fn capture(row: &SqliteRow) -> Result<Capture, sqlx::Error> {
         logprob_kind: code::value(code::LOGPROB_KINDS, row.try_get("logprob_kind")?).ok_or_else(|| wrong("logprob_kind"))?,
         constrained: row.try_get::<i64, _>("constrained")? != 0,
     })
+}
+
+fn images(row: &SqliteRow) -> Result<Vec<ImageHash>, sqlx::Error> {
+    let bytes = row.try_get::<Option<&[u8]>, _>("images")?.unwrap_or_default();
+    let hashes = bytes.chunks(32).map(ImageHash::from_bytes);
+    hashes.collect::<Option<_>>().ok_or_else(|| wrong("images"))
 }
 
 fn version(row: &SqliteRow) -> Result<WeightVersion, sqlx::Error> {

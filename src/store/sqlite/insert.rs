@@ -6,6 +6,7 @@ use uuid::Uuid;
 use super::code;
 use crate::call::{CallEnd, CallStart, Sampling};
 use crate::ids::{CallId, RolloutId};
+use crate::store::blob::{self, Cut, Packed};
 use crate::store::body::Packer;
 use crate::store::{Finish, NewRollout, Reward, pack};
 
@@ -25,7 +26,7 @@ impl From<rusqlite::Error> for Fault {
 
 /// A reply's parts as they go into the row.
 pub(super) struct PackedEnd {
-    upstream: Vec<u8>,
+    pub upstream: Packed,
     response: Vec<u8>,
     prompt: Vec<u8>,
     message: Vec<u8>,
@@ -35,10 +36,11 @@ pub(super) struct PackedEnd {
 }
 
 impl PackedEnd {
-    pub(super) fn new(packer: &mut Packer, end: &CallEnd) -> Self {
+    /// Packs an end; `cut` is what was cut out of its request.
+    pub(super) fn new(packer: &mut Packer, end: &CallEnd, cut: Option<&Cut>) -> Self {
         let message = end.message.as_ref().map_or(&[] as &[u8], |message| message.as_bytes());
         Self {
-            upstream: packer.pack_beside(&end.raw.upstream, &end.start.request),
+            upstream: blob::pack_beside(packer, &end.raw.upstream, &end.start.request, cut),
             response: packer.pack(&end.raw.response),
             prompt: packer.pack(&end.raw.prompt),
             message: packer.pack(message),
@@ -50,7 +52,7 @@ impl PackedEnd {
 }
 
 /// Nothing takes less room than an empty blob.
-fn blob(bytes: &[u8]) -> Option<&[u8]> {
+fn bytes(bytes: &[u8]) -> Option<&[u8]> {
     (!bytes.is_empty()).then_some(bytes)
 }
 
@@ -96,7 +98,7 @@ pub(super) fn start(db: &Connection, rollout: i64, process: i64, start: &CallSta
         start.policy,
         start.model,
         start.stream,
-        blob(request),
+        bytes(request),
     ])
 }
 
@@ -107,7 +109,7 @@ pub(super) fn end(db: &Connection, call: i64, end: &CallEnd, packed: &PackedEnd)
     let counted = end.usage.map_or(end.capture.completion_ids.len() as u64, |usage| usage.completion_tokens);
     let usage = |count: fn(&crate::call::Usage) -> u64| end.usage.as_ref().map(|usage| count(usage).cast_signed());
     let used = if end.sampling_used == end.sampling_asked { None } else { json(&end.sampling_used) };
-    let values: [(&str, &dyn ToSql); 30] = [
+    let values: [(&str, &dyn ToSql); 31] = [
         ("call", &call),
         ("status", &code::number(code::STATUSES, end.status)),
         ("ended_at", &end.ended_at),
@@ -131,13 +133,14 @@ pub(super) fn end(db: &Connection, call: i64, end: &CallEnd, packed: &PackedEnd)
         ("sampling_asked", &sampling(&end.sampling_asked)),
         ("sampling_used", &used),
         ("notes", &(!end.notes.is_empty()).then(|| json(&end.notes)).flatten()),
-        ("completion_ids", &blob(&packed.completion_ids)),
-        ("logprobs", &blob(&packed.logprobs)),
-        ("prompt_ids", &blob(&packed.prompt_ids)),
-        ("message", &blob(&packed.message)),
-        ("upstream", &blob(&packed.upstream)),
-        ("response", &blob(&packed.response)),
-        ("prompt", &blob(&packed.prompt)),
+        ("images", &bytes(&packed.upstream.images)),
+        ("completion_ids", &bytes(&packed.completion_ids)),
+        ("logprobs", &bytes(&packed.logprobs)),
+        ("prompt_ids", &bytes(&packed.prompt_ids)),
+        ("message", &bytes(&packed.message)),
+        ("upstream", &bytes(&packed.upstream.bytes)),
+        ("response", &bytes(&packed.response)),
+        ("prompt", &bytes(&packed.prompt)),
     ];
     let mut statement = db.prepare_cached(END)?;
     for (at, (_, value)) in values.iter().enumerate() {
@@ -149,9 +152,25 @@ pub(super) fn end(db: &Connection, call: i64, end: &CallEnd, packed: &PackedEnd)
 /// The columns of [`end`], in its order.
 const END: &str = "INSERT INTO replies (call, status, ended_at, tokens, version, version_seq, version_source, first_event_at, \
      finish, prompt_tokens, completion_tokens, cached_tokens, reasoning_tokens, capture_level, logprob_kind, constrained, \
-     max_tokens_asked, max_tokens_used, capture_reason, failure, sampling_asked, sampling_used, notes, completion_ids, logprobs, \
+     max_tokens_asked, max_tokens_used, capture_reason, failure, sampling_asked, sampling_used, notes, images, completion_ids, logprobs, \
      prompt_ids, message, upstream, response, prompt) \
-     VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
+     VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
+
+/// Keeps what was cut out of a call's body, unless it is kept already, and notes that the call refers to it.
+pub(super) fn blobs(db: &Connection, call: i64, packed: &Packed) -> rusqlite::Result<()> {
+    for (hash, bytes) in &packed.blobs {
+        // Asked first: what is sent again with every call is large.
+        let kept = db.prepare_cached("SELECT 1 FROM blobs WHERE hash = ?")?.exists([hash.as_bytes()])?;
+        if !kept {
+            db.prepare_cached("INSERT INTO blobs (hash, bytes) VALUES (?, ?)")?.execute(params![hash.as_bytes(), bytes])?;
+        }
+    }
+    for hash in &packed.hashes {
+        db.prepare_cached("INSERT OR IGNORE INTO call_blobs (call, blob) SELECT ?, seq FROM blobs WHERE hash = ?")?
+            .execute(params![call, hash.as_bytes()])?;
+    }
+    Ok(())
+}
 
 /// Notes that a call's last byte was handed to its client.
 pub(super) fn delivered(db: &Connection, call: i64) -> rusqlite::Result<()> {

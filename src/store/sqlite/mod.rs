@@ -33,7 +33,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePo
 use sqlx::{ConnectOptions, Connection};
 
 use super::{Rollout, RolloutFilter, Store, StoreConfig, StoreError, Writer};
-use crate::call::{CallRecord, RawKind};
+use crate::call::{CallRecord, ImageHash, RawKind};
 use crate::ids::{CallId, ProcessId, RolloutId, RolloutKey};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
@@ -176,5 +176,9 @@ impl Store for SqliteStore {
 
     async fn raw(&self, call: CallId, kind: RawKind) -> Result<Option<Bytes>, StoreError> {
         self.read_raw(call, kind).await
+    }
+
+    async fn image(&self, hash: ImageHash) -> Result<Option<Bytes>, StoreError> {
+        Ok(self.read_blob(hash).await?.map(Bytes::from))
     }
 }

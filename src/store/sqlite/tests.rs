@@ -120,6 +120,7 @@ fn bare_end(start: &Arc<CallStart>) -> CallEnd {
 /// What is to be read back of `end`.
 fn recorded(end: &CallEnd, delivered: Option<bool>) -> CallRecord {
     CallRecord {
+        images: Vec::new(),
         id: end.start.id,
         rollout_id: end.start.rollout_id,
         started_at: end.start.started_at,

@@ -14,6 +14,7 @@ use super::process::ProcessLock;
 use super::{error, insert, process, sweep};
 use crate::call::{CallEnd, CallStart, CallStatus};
 use crate::ids::{CallId, ProcessId, RolloutId};
+use crate::store::blob::{self, Cut, Packed};
 use crate::store::body::Packer;
 use crate::store::{Durability, StoreConfig, StoreError, Write, Writer};
 use crate::telemetry::now_ms;
@@ -38,6 +39,8 @@ pub(super) struct SqliteWriter {
     process: i64,
     /// Numbers of calls that more is to come of. One that is missing was not kept, or is asked of the index.
     calls: HashMap<CallId, i64>,
+    /// What was cut out of the requests of calls that have not ended; most have nothing.
+    cuts: HashMap<CallId, Cut>,
     rollouts: HashMap<RolloutId, i64>,
     // Dropped in this order: the lock last but for the flag, when everything is in order.
     checkpointer: Option<Checkpointer>,
@@ -47,7 +50,7 @@ pub(super) struct SqliteWriter {
 
 /// A write with its packing done.
 enum Ready<'a> {
-    Start(&'a CallStart, Vec<u8>),
+    Start(&'a CallStart, Packed),
     End(&'a CallEnd, PackedEnd),
     Other(&'a Write),
 }
@@ -68,6 +71,7 @@ impl SqliteWriter {
             packer: Packer::new(),
             process,
             calls: HashMap::new(),
+            cuts: HashMap::new(),
             rollouts: HashMap::new(),
             checkpointer,
             _lock: lock,
@@ -94,6 +98,25 @@ impl SqliteWriter {
         Ok(results)
     }
 
+    /// Does a write's packing.
+    fn ready<'a>(&mut self, write: &'a Write) -> Ready<'a> {
+        match write {
+            Write::CallStart(start) => {
+                let (request, cut) = blob::pack_request(&mut self.packer, &start.request);
+                if let Some(cut) = cut {
+                    self.cuts.insert(start.id, cut);
+                }
+                Ready::Start(start, request)
+            }
+            Write::CallEnd(end) => {
+                // Not kept where the start was not, or was forgotten.
+                let cut = self.cuts.remove(&end.start.id).or_else(|| blob::cut_request(&end.start.request));
+                Ready::End(end, PackedEnd::new(&mut self.packer, end, cut.as_ref()))
+            }
+            other => Ready::Other(other),
+        }
+    }
+
     fn run(&self, sql: &str) -> rusqlite::Result<()> {
         self.db.prepare_cached(sql)?.execute([]).map(drop)
     }
@@ -111,12 +134,13 @@ impl SqliteWriter {
         }
     }
 
-    fn start(&mut self, start: &CallStart, request: &[u8]) -> Result<i64, Fault> {
+    fn start(&mut self, start: &CallStart, request: &Packed) -> Result<i64, Fault> {
         let rollout = match self.rollouts.get(&start.rollout_id) {
             Some(seq) => *seq,
             None => insert::rollout_seq(&self.db, start.rollout_id)?,
         };
-        let seq = insert::start(&self.db, rollout, self.process, start, request)?;
+        let seq = insert::start(&self.db, rollout, self.process, start, &request.bytes)?;
+        insert::blobs(&self.db, seq, request)?;
         self.rollouts.insert(start.rollout_id, rollout);
         self.calls.insert(start.id, seq);
         Ok(seq)
@@ -131,10 +155,11 @@ impl SqliteWriter {
             seq
         } else {
             // Its start was not kept.
-            let request = self.packer.pack(&end.start.request);
+            let (request, _) = blob::pack_request(&mut self.packer, &end.start.request);
             self.start(&end.start, &request)?
         };
         insert::end(&self.db, seq, end, packed)?;
+        insert::blobs(&self.db, seq, &packed.upstream)?;
         if end.status != CallStatus::Done {
             self.calls.remove(&end.start.id);
         }
@@ -161,22 +186,17 @@ impl SqliteWriter {
 
     fn forget(&mut self) {
         self.calls.clear();
+        self.cuts.clear();
         self.rollouts.clear();
     }
 }
 
 impl Writer for SqliteWriter {
     fn apply(&mut self, batch: &[Write]) -> Vec<Result<(), StoreError>> {
-        if self.calls.len() > REMEMBERED || self.rollouts.len() > REMEMBERED {
+        if self.calls.len().max(self.cuts.len()).max(self.rollouts.len()) > REMEMBERED {
             self.forget();
         }
-        let packer = &mut self.packer;
-        let ready = batch.iter().map(|write| match write {
-            Write::CallStart(start) => Ready::Start(start, packer.pack(&start.request)),
-            Write::CallEnd(end) => Ready::End(end, PackedEnd::new(packer, end)),
-            other => Ready::Other(other),
-        });
-        let ready: Vec<_> = ready.collect();
+        let ready: Vec<_> = batch.iter().map(|write| self.ready(write)).collect();
         match self.transaction(&ready) {
             Ok(results) => {
                 if let Some(checkpointer) = &self.checkpointer {

@@ -2,30 +2,77 @@
 
 use bytes::Bytes;
 
-use crate::call::{Content, Failure, Message, Part, Role, Text, ToolCall, ToolKind};
+use super::history::History;
+use crate::call::{Content, Failure, Message, Part, Raw, Role, Text, ToolCall, ToolKind};
 use crate::wire::fields::{self, At, Fields};
 
 /// The fields of a message that are acted on.
-pub(super) const MESSAGE: [&str; 6] = ["role", "content", "reasoning", "reasoning_content", "tool_calls", "tool_call_id"];
-const PART: [&str; 3] = ["type", "text", "image_url"];
+pub(super) const MESSAGE: [&str; 10] = [
+    "role",
+    "content",
+    "reasoning",
+    "reasoning_content",
+    "refusal",
+    "tool_calls",
+    "tool_call_id",
+    "function_call",
+    "name",
+    "audio",
+];
+const PART: [&str; 4] = ["type", "text", "image_url", "refusal"];
 const IMAGE: [&str; 2] = ["url", "detail"];
 const TOOL_CALL: [&str; 4] = ["id", "type", "function", "custom"];
 const CALLED: [&str; 3] = ["name", "arguments", "input"];
 
-/// Reads a message.
-pub(super) fn read(body: &Bytes, at: &At<'_>, fields: &Fields<'_, { MESSAGE.len() }>) -> Result<Message, Failure> {
-    let role = fields.string(at, "role")?.ok_or_else(|| At::Field(at, "role").invalid("is missing"))?;
-    let role = Role::parse(&role).ok_or_else(|| At::Field(at, "role").invalid(format_args!("is unknown: {role:?}")))?;
+/// Reads a message that follows those of `history`.
+pub(super) fn read(
+    body: &Bytes,
+    at: &At<'_>,
+    fields: &Fields<'_, { MESSAGE.len() }>,
+    history: &mut History,
+) -> Result<Message, Failure> {
+    let name = fields.string(at, "role")?.ok_or_else(|| At::Field(at, "role").invalid("is missing"))?;
+    // The older form of a tool's result says whose it is by the tool's name.
+    let is_function = name == "function";
+    let role = if is_function { Some(Role::Tool) } else { Role::parse(&name) };
+    let role = role.ok_or_else(|| At::Field(at, "role").invalid(format_args!("is unknown: {name:?}")))?;
     let mut message = Message::new(role);
     message.content = read_content(body, at, fields)?;
     message.rest = fields.rest(at)?;
+    if fields.value("audio").is_some() {
+        return Err(At::Field(at, "audio").invalid("is not served: replies are text"));
+    }
+    read_refusal(at, fields, &mut message)?;
+    let name = fields.text(at, "name")?;
     (message.reasoning, message.reasoning_field) = read_reasoning(body, at, fields, &mut message)?;
     fields.list(at, "tool_calls", &TOOL_CALL, |at, call| {
         message.tool_calls.push(read_tool_call(body, at, &call)?);
         Ok(())
     })?;
     message.tool_call_id = fields.text(at, "tool_call_id")?;
+    if let Some(call) = fields.object(at, "function_call", &CALLED)? {
+        let mut call = read_called(body, &At::Field(at, "function_call"), &call, ToolKind::Function)?;
+        call.id = history.begin(&call.name);
+        message.tool_calls.push(call);
+    }
+    if is_function {
+        message.tool_call_id = history.answer(name.as_ref());
+    } else {
+        message.rest.extend(name.map(|name| (Text::new("name"), Raw::from_json(name.literal().to_vec()))));
+    }
+    history.take(at, &message)?;
     Ok(message)
+}
+
+/// An earlier refusal is what the assistant said; templates know no other word for it.
+fn read_refusal(at: &At<'_>, fields: &Fields<'_, { MESSAGE.len() }>, message: &mut Message) -> Result<(), Failure> {
+    let Some(refusal) = fields.text(at, "refusal")? else { return Ok(()) };
+    match &message.content {
+        Content::Absent | Content::Null => message.content = Content::Text(refusal),
+        Content::Text(text) if text.is_empty() => message.content = Content::Text(refusal),
+        _ => message.rest.push((Text::new("refusal"), Raw::from_json(refusal.literal().to_vec()))),
+    }
+    Ok(())
 }
 
 /// The reasoning and the field that it came in. Clients that were given both fields send both back: then neither is preferred.
@@ -83,6 +130,8 @@ fn read_part(body: &Bytes, at: &At<'_>, part: &Fields<'_, { PART.len() }>) -> Re
     Ok(match kind.as_ref() {
         "text" => Some(Part::Text(part.required_text(at, "text")?)),
         "image_url" => read_image(body, at, part)?.map(Part::Image),
+        "refusal" => Some(Part::Text(part.required_text(at, "refusal")?)),
+        "input_audio" => return Err(At::Field(at, "type").invalid("must not be input_audio: prompts are text and images")),
         _ => None,
     })
 }
@@ -101,13 +150,20 @@ fn read_image(body: &Bytes, at: &At<'_>, part: &Fields<'_, { PART.len() }>) -> R
 }
 
 fn read_tool_call(body: &Bytes, at: &At<'_>, call: &Fields<'_, { TOOL_CALL.len() }>) -> Result<ToolCall, Failure> {
-    let (field, kind, arguments) = match call.string(at, "type")?.as_deref() {
-        Some("custom") => ("custom", ToolKind::Custom, "input"),
-        Some("function") | None => ("function", ToolKind::Function, "arguments"),
+    let (field, kind) = match call.string(at, "type")?.as_deref() {
+        Some("custom") => ("custom", ToolKind::Custom),
+        Some("function") | None => ("function", ToolKind::Function),
         Some(other) => return Err(At::Field(at, "type").invalid(format_args!("must be function or custom, not {other:?}"))),
     };
     let inner_at = &At::Field(at, field);
     let inner = call.object(at, field, &CALLED)?.ok_or_else(|| inner_at.invalid("is missing"))?;
+    let id = call.text(at, "id")?.unwrap_or_else(|| Text::new(""));
+    Ok(ToolCall { id, ..read_called(body, inner_at, &inner, kind)? })
+}
+
+/// Which tool is called, and with what.
+fn read_called(body: &Bytes, at: &At<'_>, inner: &Fields<'_, { CALLED.len() }>, kind: ToolKind) -> Result<ToolCall, Failure> {
+    let arguments = if kind == ToolKind::Custom { "input" } else { "arguments" };
     // Some clients send the object itself where its text belongs.
     let given = inner.value(arguments).map(|value| Text::of(body, value).unwrap_or_else(|| Text::new(value.get())));
     let arguments = match (kind, given) {
@@ -115,11 +171,5 @@ fn read_tool_call(body: &Bytes, at: &At<'_>, call: &Fields<'_, { TOOL_CALL.len()
         (ToolKind::Function, given) => given.filter(|text| !text.is_empty()).unwrap_or_else(|| Text::new("{}")),
         (ToolKind::Custom, given) => given.unwrap_or_else(|| Text::new("")),
     };
-    Ok(ToolCall {
-        id: call.text(at, "id")?.unwrap_or_else(|| Text::new("")),
-        kind,
-        namespace: None,
-        name: inner.required_text(inner_at, "name")?,
-        arguments,
-    })
+    Ok(ToolCall { id: Text::new(""), kind, namespace: None, name: inner.required_text(at, "name")?, arguments })
 }

@@ -1,9 +1,12 @@
 //! Chat completions.
 
+mod calls;
+mod history;
 mod message;
 mod reply;
 mod request;
 mod stream;
+mod tools;
 
 use bytes::Bytes;
 
@@ -26,7 +29,7 @@ impl Wire for Chat {
     }
 
     fn encoder(&self, call: &Call, head: ReplyHead) -> Box<dyn Encoder> {
-        Box::new(stream::ChatEncoder::new(call.wants, &head))
+        Box::new(stream::ChatEncoder::new(call, &head))
     }
 
     fn failure(&self, failure: &Failure) -> Vec<u8> {

@@ -8,11 +8,12 @@ use serde_json::value::RawValue;
 use crate::call::{Extra, FinishReason, Raw, Reply, Text, ToolCall, ToolKind, Usage, Wants};
 
 /// Why a reply ended, as clients act on it: they run tools only when told that there are some.
-pub(super) fn finish_reason(reply: &Reply) -> FinishReason {
-    match reply.finish.unwrap_or(FinishReason::Stop) {
+pub(super) fn finish_reason(reply: &Reply, wants: Wants) -> &'static str {
+    let reason = match reply.finish.unwrap_or(FinishReason::Stop) {
         FinishReason::Stop if !reply.tool_calls.is_empty() => FinishReason::ToolCalls,
         reason => reason,
-    }
+    };
+    if wants.function_call && reason == FinishReason::ToolCalls { "function_call" } else { reason.name() }
 }
 
 /// Tells whether a client wants to see this field of the choice.
@@ -75,7 +76,15 @@ fn write_choice(out: &mut Vec<u8>, index: usize, reply: &Reply, wants: Wants) {
             out.extend_from_slice(reasoning.literal());
         }
     }
-    if !reply.tool_calls.is_empty() {
+    if wants.function_call {
+        if let Some(call) = reply.tool_calls.first() {
+            out.extend_from_slice(b",\"function_call\":{\"name\":");
+            out.extend_from_slice(call.name.literal());
+            out.extend_from_slice(b",\"arguments\":");
+            out.extend_from_slice(arguments(call));
+            out.push(b'}');
+        }
+    } else if !reply.tool_calls.is_empty() {
         out.extend_from_slice(b",\"tool_calls\":[");
         for (index, call) in reply.tool_calls.iter().enumerate() {
             if index > 0 {
@@ -91,7 +100,7 @@ fn write_choice(out: &mut Vec<u8>, index: usize, reply: &Reply, wants: Wants) {
     }) {
         write_field(out, name, value.as_bytes());
     }
-    let _ = write!(out, "}},\"finish_reason\":\"{}\"", finish_reason(reply).name());
+    let _ = write!(out, "}},\"finish_reason\":\"{}\"", finish_reason(reply, wants));
     for (name, value) in last_of_each(&reply.extras, |extra| match extra {
         Extra::Choice { name, value } if is_wanted(wants, name) => Some((name, value)),
         _ => None,
@@ -118,18 +127,22 @@ fn write_field(out: &mut Vec<u8>, name: &Text, value: &[u8]) {
 }
 
 fn write_tool_call(out: &mut Vec<u8>, call: &ToolCall) {
-    let (kind, field, arguments) = match call.kind {
-        ToolKind::Function if call.arguments.is_empty() => ("function", "arguments", &b"\"{}\""[..]),
-        ToolKind::Function => ("function", "arguments", call.arguments.literal()),
-        ToolKind::Custom => ("custom", "input", call.arguments.literal()),
+    let (kind, field) = match call.kind {
+        ToolKind::Function => ("function", "arguments"),
+        ToolKind::Custom => ("custom", "input"),
     };
     out.extend_from_slice(b"{\"id\":");
     out.extend_from_slice(call.id.literal());
     let _ = write!(out, ",\"type\":\"{kind}\",\"{kind}\":{{\"name\":");
     out.extend_from_slice(call.name.literal());
     let _ = write!(out, ",\"{field}\":");
-    out.extend_from_slice(arguments);
+    out.extend_from_slice(arguments(call));
     out.extend_from_slice(b"}}");
+}
+
+/// A call's arguments as a string; those of a function are an object, if there are none an empty one.
+fn arguments(call: &ToolCall) -> &[u8] {
+    if call.kind == ToolKind::Function && call.arguments.is_empty() { b"\"{}\"" } else { call.arguments.literal() }
 }
 
 /// Fields that came more than once: the last stands, in the place of the first.

@@ -1,15 +1,18 @@
 //! A reply, written as chunks.
 
-use std::borrow::Cow;
 use std::io::Write;
 
+use super::calls::{Calls, Piece};
 use super::reply;
-use crate::call::{Event, Extra, Failure, Raw, Reply, ToolKind, ToolStart, Usage, Wants, quote};
+use crate::call::{Call, Event, Extra, Failure, Reply, ToolKind, ToolStart, Usage, Wants, quote};
+use crate::wire::sse::one_line;
 use crate::wire::{Encoder, ReplyHead, openai_error};
 
 /// Writes one reply.
 pub(super) struct ChatEncoder {
     wants: Wants,
+    /// There are others in its stream.
+    several: bool,
     /// `{"id":..,"object":` of the reply, up to the name of its kind.
     head: Vec<u8>,
     /// What every chunk begins with, up to the value of `choices`.
@@ -18,19 +21,26 @@ pub(super) struct ChatEncoder {
     delta: Vec<u8>,
     /// The first delta is written; it alone names the role.
     role_written: bool,
-    /// The kinds of the tool calls that have begun, and whether they have arguments.
-    tools: Vec<Option<(ToolKind, bool)>>,
+    calls: Calls,
 }
 
 impl ChatEncoder {
-    pub(super) fn new(wants: Wants, head: &ReplyHead) -> Self {
+    pub(super) fn new(call: &Call, head: &ReplyHead) -> Self {
         let mut start = Vec::with_capacity(160);
         let _ = write!(start, "{{\"id\":\"chatcmpl-{}\",\"created\":{},\"model\":", head.call_id.0.simple(), head.created);
         quote(&mut start, &head.model);
         start.extend_from_slice(b",\"object\":\"");
         let chunk = [b"data: ", start.as_slice(), b"chat.completion.chunk\",\"choices\":"].concat();
         let delta = [chunk.as_slice(), format!("[{{\"index\":{},\"delta\":{{", head.choice).as_bytes()].concat();
-        Self { wants, head: start, chunk, delta, role_written: false, tools: Vec::new() }
+        Self {
+            wants: call.wants,
+            several: call.replies > 1,
+            head: start,
+            chunk,
+            delta,
+            role_written: false,
+            calls: Calls::default(),
+        }
     }
 
     /// Writes a chunk around the fields of its delta.
@@ -62,12 +72,25 @@ impl ChatEncoder {
         }
     }
 
-    fn tool_start(&mut self, index: u32, tool: &ToolStart, out: &mut Vec<u8>) {
-        let place = index as usize;
-        if self.tools.len() <= place {
-            self.tools.resize(place + 1, None);
+    /// Writes what `feed` lets go of the tool calls.
+    fn tools(&mut self, out: &mut Vec<u8>, feed: impl FnOnce(&mut Calls, &mut dyn FnMut(Piece<'_>))) {
+        let mut calls = std::mem::take(&mut self.calls);
+        feed(&mut calls, &mut |piece| match piece {
+            Piece::Start(index, tool) if self.wants.function_call => self.function_start(index, tool, out),
+            Piece::Start(index, tool) => self.tool_start(index, tool, out),
+            Piece::Arguments(index, kind, inner) => self.tool_arguments(index, kind, inner, out),
+        });
+        self.calls = calls;
+    }
+
+    /// The older form holds one call.
+    fn function_start(&mut self, index: u32, tool: &ToolStart, out: &mut Vec<u8>) {
+        if index == 0 {
+            self.delta(out, &[b"\"function_call\":{\"name\":", tool.name.literal(), b",\"arguments\":\"\"}"]);
         }
-        self.tools[place] = Some((tool.kind, false));
+    }
+
+    fn tool_start(&mut self, index: u32, tool: &ToolStart, out: &mut Vec<u8>) {
         let (middle, end): (&[u8], &[u8]) = match tool.kind {
             ToolKind::Function => (b",\"type\":\"function\",\"function\":{\"name\":", b",\"arguments\":\"\"}}]"),
             ToolKind::Custom => (b",\"type\":\"custom\",\"custom\":{\"name\":", b",\"input\":\"\"}}]"),
@@ -77,40 +100,39 @@ impl ChatEncoder {
         self.delta(out, &[start[0], start[1], start[2], tool.id.literal(), middle, tool.name.literal(), end]);
     }
 
-    fn tool_arguments(&mut self, index: u32, fragment: &[u8], out: &mut Vec<u8>) {
-        let Some(Some((kind, has_arguments))) = self.tools.get_mut(index as usize) else { return };
-        *has_arguments = true;
+    fn tool_arguments(&mut self, index: u32, kind: ToolKind, inner: &[u8], out: &mut Vec<u8>) {
+        if self.wants.function_call {
+            if index == 0 {
+                self.delta(out, &[b"\"function_call\":{\"arguments\":\"", inner, b"\"}"]);
+            }
+            return;
+        }
         let field: &[u8] = match kind {
-            ToolKind::Function => b",\"function\":{\"arguments\":",
-            ToolKind::Custom => b",\"custom\":{\"input\":",
+            ToolKind::Function => b",\"function\":{\"arguments\":\"",
+            ToolKind::Custom => b",\"custom\":{\"input\":\"",
         };
         let number = index.to_string();
-        self.delta(out, &[b"\"tool_calls\":[{\"index\":", number.as_bytes(), field, fragment, b"}}]"]);
+        self.delta(out, &[b"\"tool_calls\":[{\"index\":", number.as_bytes(), field, inner, b"\"}}]"]);
     }
 
     fn extra(&mut self, extra: &Extra, out: &mut Vec<u8>) {
         match extra {
-            Extra::Delta { name, value } => self.delta(out, &[name.literal(), b":", &one_line(value)]),
+            Extra::Delta { name, value } => self.delta(out, &[name.literal(), b":", &one_line(value.as_bytes())]),
             Extra::Choice { name, value } if reply::is_wanted(self.wants, name) => {
-                self.choice(out, &[], &[b",", name.literal(), b":", &one_line(value)]);
+                self.choice(out, &[], &[b",", name.literal(), b":", &one_line(value.as_bytes())]);
             }
             Extra::Choice { .. } => {}
         }
     }
 }
 
-/// A server may lay its JSON out over lines, which would end an event; in JSON's strings there are none.
-fn one_line(value: &Raw) -> Cow<'_, [u8]> {
-    let json = value.as_bytes();
-    if memchr::memchr2(b'\n', b'\r', json).is_none() {
-        return Cow::Borrowed(json);
-    }
-    let space = |byte: &u8| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte };
-    Cow::Owned(json.iter().map(space).collect())
-}
-
 impl Encoder for ChatEncoder {
-    fn begin(&mut self, _out: &mut Vec<u8>) {}
+    fn begin(&mut self, out: &mut Vec<u8>) {
+        if self.several {
+            // The official SDK adds replies in the order in which it sees them first, whatever their index.
+            self.delta(out, &[b"\"content\":\"\""]);
+        }
+    }
 
     fn event(&mut self, event: &Event, out: &mut Vec<u8>) {
         match event {
@@ -121,9 +143,9 @@ impl Encoder for ChatEncoder {
                 self.delta(out, &[b"\"reasoning_content\":", piece, b",\"reasoning\":", piece]);
             }
             Event::Refusal(piece) if !piece.is_empty() => self.delta(out, &[b"\"refusal\":", piece.literal()]),
-            Event::ToolStart { index, tool } => self.tool_start(*index, tool, out),
+            Event::ToolStart { index, tool } => self.tools(out, |calls, write| calls.start(*index, tool, write)),
             Event::ToolArguments { index, fragment } if !fragment.is_empty() => {
-                self.tool_arguments(*index, fragment.literal(), out);
+                self.tools(out, |calls, write| calls.arguments(*index, fragment, write));
             }
             Event::Extra(extra) => self.extra(extra, out),
             Event::Prompt(ids) if self.wants.token_ids => {
@@ -146,13 +168,9 @@ impl Encoder for ChatEncoder {
     }
 
     fn finish(&mut self, reply: &Reply, out: &mut Vec<u8>) {
-        for index in 0..u32::try_from(self.tools.len()).unwrap_or(u32::MAX) {
-            if self.tools[index as usize] == Some((ToolKind::Function, false)) {
-                self.tool_arguments(index, b"\"{}\"", out);
-            }
-        }
+        self.tools(out, Calls::finish);
         self.open(out, false);
-        let _ = write!(out, "}},\"finish_reason\":\"{}\"}}]}}\n\n", reply::finish_reason(reply).name());
+        let _ = write!(out, "}},\"finish_reason\":\"{}\"}}]}}\n\n", reply::finish_reason(reply, self.wants));
     }
 
     fn close(&mut self, usage: Option<&Usage>, out: &mut Vec<u8>) {

@@ -24,6 +24,12 @@ const MAX_DEPTH: usize = 100;
 /// times its size in memory.
 const MAX_COUNT: usize = 1 << 17;
 
+/// What values must be, for messages.
+pub(super) const NUMBER: &str = "a number";
+pub(super) const BOOLEAN: &str = "a boolean";
+pub(super) const COUNT: &str = "a whole number of 0 or more";
+pub(super) const INTEGER: &str = "a whole number";
+
 /// Where in the body a value stands, for messages.
 #[derive(Clone, Copy)]
 pub(super) enum At<'a> {
@@ -78,14 +84,24 @@ pub(super) fn read<'de, const N: usize, const M: usize>(
     item_names: &'static [&'static str; M],
     items: &mut impl Items<'de, M>,
 ) -> Result<Fields<'de, N>, Failure> {
+    read_at(body, names, At::Field(&At::Body, list), list, item_names, items)
+}
+
+fn read_at<'de, const N: usize, const M: usize>(
+    body: &'de Bytes,
+    names: &'static [&'static str; N],
+    at: At<'_>,
+    list: &'static str,
+    item_names: &'static [&'static str; M],
+    items: &mut impl Items<'de, M>,
+) -> Result<Fields<'de, N>, Failure> {
     if body.is_empty() {
         return Err(Failure::new(FailureKind::Invalid, "the body is empty"));
     }
     let text = std::str::from_utf8(body).map_err(|error| {
         Failure::new(FailureKind::Invalid, format!("the body is not valid UTF-8 at byte {}", error.valid_up_to()))
     })?;
-    let mut list =
-        List { body, at: At::Field(&At::Body, list), name: list, names: item_names, index: None, items, failure: None };
+    let mut list = List { body, at, name: list, names: item_names, index: None, items, failure: None };
     let mut json = serde_json::Deserializer::from_str(text);
     let fields =
         ObjectSeed { body, names, list: &mut list }.deserialize(&mut json).and_then(|fields| json.end().map(|()| fields));
@@ -94,6 +110,14 @@ pub(super) fn read<'de, const N: usize, const M: usize>(
         None if !text.trim_start().starts_with('{') && error.is_data() => At::Body.invalid("must be an object"),
         None => list.explain(&error),
     })
+}
+
+/// Reads a whole body that has no list as long as itself: an object of `names`.
+pub(super) fn read_plain<'de, const N: usize>(
+    body: &'de Bytes,
+    names: &'static [&'static str; N],
+) -> Result<Fields<'de, N>, Failure> {
+    read_at(body, names, At::Body, "", &[], &mut NoItems)
 }
 
 /// Reads a list inside the body, whose elements are objects of `names`.

@@ -63,6 +63,8 @@ impl<'a> Ending<'a> {
         let reason = match (reply.finish, malformed) {
             (Some(FinishReason::Length), _) => "MAX_TOKENS",
             (Some(FinishReason::ContentFilter), _) => "SAFETY",
+            // A refusal is text here, and told apart by how it ends.
+            _ if reply.refusal.as_ref().is_some_and(|text| !text.is_empty()) => "SAFETY",
             (_, Some(_)) => "MALFORMED_FUNCTION_CALL",
             (_, None) => "STOP",
         };

@@ -83,14 +83,7 @@ pub(super) fn parse(address: &Address, body: &Bytes) -> Result<Vec<Call>, Failur
         notes,
         ..Call::new("gemini")
     };
-    let candidates = (1..config.candidates).map(|number| {
-        let mut call = call.clone();
-        // With one seed for all they would all be the same.
-        call.sampling.seed = call.sampling.seed.map(|seed| seed.wrapping_add(number.cast_signed()));
-        call
-    });
-    let others: Vec<Call> = candidates.collect();
-    Ok([call].into_iter().chain(others).collect())
+    call.times(config.candidates, "generationConfig.candidateCount")
 }
 
 /// A failure inside a request that stands in another.

@@ -94,7 +94,7 @@ impl<'de> Visitor<'de> for Schema<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<bool, A::Error> {
         let out = self.0;
         out.push(b'{');
-        let (mut kind, mut nullable) = (None, false);
+        let (mut kind, mut any_of, mut nullable) = (None, None, false);
         while let Some(key) = map.next_key::<String>()? {
             let (name, value) = known(&key);
             let before = out.len();
@@ -113,11 +113,12 @@ impl<'de> Visitor<'de> for Schema<'_> {
             match (written, value) {
                 (false, _) => out.truncate(before),
                 (true, Value::Type) => kind = Some(start..out.len()),
+                (true, Value::Schemas) if name == "anyOf" => any_of = Some(out.len() - 1),
                 (true, _) => {}
             }
         }
         if nullable {
-            allow_null(out, kind);
+            allow_null(out, kind, any_of);
         }
         out.push(b'}');
         Ok(true)
@@ -175,18 +176,19 @@ fn write_type(out: &mut Vec<u8>, json: &str) -> bool {
     true
 }
 
-/// Lets the schema that is being written be null: where it has one type, there are two.
-fn allow_null(out: &mut Vec<u8>, kind: Option<Range<usize>>) {
-    match kind {
-        Some(kind) if out[kind.start] == b'"' => {
+/// Lets the schema that is being written be null: where it has one type, there are two, and where it is any of some, one more.
+/// `any_of` is the place of their list's end.
+fn allow_null(out: &mut Vec<u8>, kind: Option<Range<usize>>, any_of: Option<usize>) {
+    match (kind, any_of) {
+        (Some(kind), _) if out[kind.start] == b'"' => {
             let both = [b"[", &out[kind.clone()], b",\"null\"]"].concat();
             out.splice(kind, both);
         }
-        Some(_) => {}
-        None => {
-            write_key(out, "nullable");
-            out.extend_from_slice(b"true");
+        (None, Some(end)) => {
+            let null: &[u8] = if out[end - 1] == b'[' { b"{\"type\":\"null\"}" } else { b",{\"type\":\"null\"}" };
+            out.splice(end..end, null.iter().copied());
         }
+        _ => {}
     }
 }
 
@@ -309,7 +311,11 @@ mod tests {
         assert_eq!(translated(r#"{"type":"STRING","nullable":true,"title":"t"}"#), r#"{"type":["string","null"],"title":"t"}"#);
         assert_eq!(translated(r#"{"type":"STRING","nullable":false}"#), r#"{"type":"string"}"#);
         assert_eq!(translated(r#"{"type":["STRING","NULL"],"nullable":true}"#), r#"{"type":["string","null"]}"#);
-        assert_eq!(translated(r#"{"anyOf":[],"nullable":true}"#), r#"{"anyOf":[],"nullable":true}"#);
+        let any = r#"{"nullable":true,"any_of":[{"type":"STRING"},{"type":"INTEGER"}],"title":"t"}"#;
+        let expected = r#"{"anyOf":[{"type":"string"},{"type":"integer"},{"type":"null"}],"title":"t"}"#;
+        assert_eq!(translated(any), expected);
+        assert_eq!(translated(r#"{"anyOf":[],"nullable":true}"#), r#"{"anyOf":[{"type":"null"}]}"#);
+        assert_eq!(translated(r#"{"title":"t","nullable":true}"#), r#"{"title":"t"}"#);
         let nested =
             r#"{"type":"OBJECT","properties":{"a":{"type":"ARRAY","items":{"type":"STRING","nullable":true},"nullable":true}}}"#;
         let expected = r#"{"type":"object","properties":{"a":{"type":["array","null"],"items":{"type":["string","null"]}}}}"#;

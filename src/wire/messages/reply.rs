@@ -129,7 +129,7 @@ fn said(text: Option<&Text>) -> Option<&Text> {
     text.filter(|text| !text.is_empty())
 }
 
-/// Writes a tool_use block.
+/// Writes a `tool_use` block.
 pub(super) fn write_tool(out: &mut Vec<u8>, id: &Text, name: &Text, input: &[u8]) {
     out.extend_from_slice(b"{\"type\":\"tool_use\",\"id\":");
     out.extend_from_slice(id.literal());

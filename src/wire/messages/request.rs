@@ -178,10 +178,10 @@ fn read_format_of<const N: usize>(at: &At<'_>, name: &str, fields: &Fields<'_, N
     #[derive(serde::Serialize)]
     struct Format {
         r#type: &'static str,
-        json_schema: Schema,
+        json_schema: Named,
     }
     #[derive(serde::Serialize)]
-    struct Schema {
+    struct Named {
         name: &'static str,
         schema: Raw,
         strict: bool,
@@ -191,7 +191,7 @@ fn read_format_of<const N: usize>(at: &At<'_>, name: &str, fields: &Fields<'_, N
     match format.string(at, "type")?.as_deref() {
         Some("json_schema") => {
             let schema = format.keep(at, "schema")?.ok_or_else(|| At::Field(at, "schema").invalid("is missing"))?;
-            let json_schema = Schema { name: "output", schema, strict: true };
+            let json_schema = Named { name: "output", schema, strict: true };
             Ok(Some(Raw::from_value(&Format { r#type: "json_schema", json_schema })))
         }
         Some(other) => Err(At::Field(at, "type").invalid(format_args!("must be json_schema, not {other:?}"))),

@@ -1,6 +1,6 @@
 //! A reply, written as events.
 //!
-//! Claude Code runs a tool as soon as its block has ended, whatever comes after. So the end of the first tool_use, and all that
+//! Claude Code runs a tool as soon as its block has ended, whatever comes after. So the end of the first `tool_use`, and all that
 //! follows it, waits for [`Encoder::finish`], which is called once the reply is recorded. One block is open at a time: what comes
 //! of others meanwhile waits too.
 
@@ -21,7 +21,7 @@ pub(super) struct MessagesEncoder {
     open: Option<Open>,
     /// By the index of the tool call.
     tools: Vec<Tool>,
-    /// Blocks that wait for the open tool_use to end, in their order.
+    /// Blocks that wait for the open `tool_use` to end, in their order.
     held: Vec<Held>,
     /// The ids of the conversation's calls so far, once one is needed: clients tell calls apart by them.
     taken: Option<HashSet<Vec<u8>>>,
@@ -135,13 +135,12 @@ impl MessagesEncoder {
     fn end_block(&mut self, out: &mut Vec<u8>) {
         match self.open.take() {
             None => return,
-            Some(Open::Said(Kind::Text)) => {}
             Some(Open::Said(Kind::Thinking)) => {
                 self.delta("signature_delta", "signature", format!("\"{SIGNATURE}\"").as_bytes(), out);
             }
             // A tool that takes nothing is called with nothing; no JSON at all would fail the client.
             Some(Open::Tool(at)) if !self.tools[at].sent => self.delta("input_json_delta", "partial_json", b"\"{}\"", out),
-            Some(Open::Tool(_)) => {}
+            Some(Open::Said(Kind::Text) | Open::Tool(_)) => {}
         }
         let index = self.blocks.saturating_sub(1);
         out.extend_from_slice(b"event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":");

@@ -47,11 +47,8 @@ impl Offered {
             if !names.insert(tool.name.decode().into_owned()) {
                 return Err(At::Field(at, "name").invalid(format_args!("must be unique: {:?}", tool.name)));
             }
-            if later {
-                deferred.push(tool)
-            } else {
-                tools.push(tool)
-            }
+            let list = if later { &mut deferred } else { &mut tools };
+            list.push(tool);
             Ok(())
         })?;
         // Where nobody is there who could find them, they would never be seen.
@@ -162,17 +159,15 @@ fn read_tool(at: &At<'_>, tool: &ToolFields<'_>, notes: &mut Notes) -> Result<Op
         }
     };
     let name = tool.required_text(at, "name")?;
-    let (description, parameters) = match known {
-        Some((description, schema)) => (Some(Text::new(&description)), Raw::from_value(&schema)),
-        None => {
-            let here = &At::Field(at, "input_schema");
-            let value = tool.value("input_schema").ok_or_else(|| here.invalid("is missing"))?;
-            if !value.get().starts_with('{') {
-                return Err(fields::wrong(here, "an object", value));
-            }
-            let parameters = tool.keep(at, "input_schema")?.ok_or_else(|| here.invalid("is missing"))?;
-            (tool.text(at, "description")?, parameters)
+    let (description, parameters) = if let Some((description, schema)) = known {
+        (Some(Text::new(&description)), Raw::from_value(&schema))
+    } else {
+        let here = &At::Field(at, "input_schema");
+        let parameters = tool.keep(at, "input_schema")?.ok_or_else(|| here.invalid("is missing"))?;
+        if let Some(value) = tool.value("input_schema").filter(|value| !value.get().starts_with('{')) {
+            return Err(fields::wrong(here, "an object", value));
         }
+        (tool.text(at, "description")?, parameters)
     };
     let strict = tool.read::<bool>(at, "strict", BOOLEAN)?;
     Ok(Some(Tool {

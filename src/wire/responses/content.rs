@@ -6,6 +6,9 @@ use serde_json::value::RawValue;
 use crate::call::{Content, Failure, Part, Raw, Text};
 use crate::wire::fields::{self, At, Fields};
 
+/// Why a part by a file's id is refused.
+pub(super) const NO_FILES: &str = "is missing: files are not kept, send the image as a data URL";
+
 const PART: [&str; 8] = ["type", "text", "refusal", "image_url", "detail", "file_id", "file_data", "filename"];
 
 /// Reads a string or a list of parts. One part of text alone becomes a string: templates that know no parts take that.
@@ -73,7 +76,7 @@ fn read_part(at: &At<'_>, part: &Fields<'_, { PART.len() }>) -> Result<Option<Pa
 
 fn read_image(at: &At<'_>, part: &Fields<'_, { PART.len() }>) -> Result<Part, Failure> {
     let Some(url) = part.text(at, "image_url")? else {
-        return Err(At::Field(at, "image_url").invalid("is missing: files are not kept, send the image as a data URL"));
+        return Err(At::Field(at, "image_url").invalid(NO_FILES));
     };
     match part.string(at, "detail")? {
         Some(detail) if detail != "auto" => {

@@ -1,17 +1,28 @@
 //! Responses, as Codex and the official SDKs speak it.
 
+mod archive;
 mod content;
+mod earlier;
+mod echo;
+mod hosted;
 mod items;
+mod logprobs;
 mod reply;
 mod request;
+mod sealed;
 mod stream;
 mod tools;
 mod turns;
 
 use bytes::Bytes;
 
-use super::{Encoder, ReplyHead, Target, Wire, openai_error};
-use crate::call::{Call, Failure};
+use self::earlier::Earlier;
+use super::{Archive, Encoder, ReplyHead, Target, Wire, openai_error};
+use crate::call::{Call, Failure, FailureKind, Kept};
+use crate::ids::CallId;
+
+/// Where clients ask how many tokens a request would have.
+const COUNT: &str = "/responses/input_tokens";
 
 pub(super) struct Responses;
 
@@ -21,20 +32,48 @@ impl Wire for Responses {
     }
 
     fn paths(&self) -> &'static [&'static str] {
-        &["/responses"]
+        &["/responses", COUNT]
     }
 
     fn parse(&self, _target: Target<'_>, body: &Bytes) -> Result<Vec<Call>, Failure> {
-        request::parse(body)
+        request::parse(body, None)
     }
 
-    fn encoder(&self, _call: &Call, head: ReplyHead) -> Box<dyn Encoder> {
-        Box::new(stream::ResponsesEncoder::new(&head))
+    fn needs(&self, _target: Target<'_>, body: &Bytes) -> Vec<CallId> {
+        earlier::needs(body)
+    }
+
+    fn resume(&self, _target: Target<'_>, body: &Bytes, earlier: &[&Kept]) -> Result<Vec<Call>, Failure> {
+        request::parse(body, Some(Earlier(earlier)))
+    }
+
+    fn archive(&self) -> Option<&dyn Archive> {
+        Some(self)
+    }
+
+    fn asks_count(&self, target: Target<'_>) -> bool {
+        target.path == COUNT
+    }
+
+    fn count(&self, tokens: u64) -> Vec<u8> {
+        format!("{{\"object\":\"response.input_tokens\",\"input_tokens\":{tokens}}}").into_bytes()
+    }
+
+    fn encoder(&self, call: &Call, head: ReplyHead) -> Box<dyn Encoder> {
+        Box::new(stream::ResponsesEncoder::new(call, &head))
     }
 
     fn failure(&self, failure: &Failure) -> Vec<u8> {
         let mut body = Vec::new();
-        openai_error::write(&mut body, failure);
+        match failure.kind {
+            // Of responses and items the original says it so.
+            FailureKind::NotFound => {
+                let is_previous = failure.param.as_deref() == Some("previous_response_id");
+                let code = is_previous.then_some("previous_response_not_found");
+                openai_error::write_as(&mut body, failure, "invalid_request_error", code);
+            }
+            _ => openai_error::write(&mut body, failure),
+        }
         body
     }
 }

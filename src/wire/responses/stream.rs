@@ -5,13 +5,20 @@
 
 use std::io::Write;
 
-use super::reply::{self, Objects, PartKind, Status};
-use crate::call::{Event, Failure, FailureKind, Reply, Text, ToolKind, ToolStart, quote};
+use super::logprobs;
+use super::reply::{self, Objects, PartKind, ReasoningForm, Status};
+use crate::call::{Call, Event, Failure, Raw, Reply, Text, ToolKind, ToolStart};
 use crate::wire::{Encoder, ReplyHead};
 
 /// Writes one reply.
 pub(super) struct ResponsesEncoder {
     objects: Objects,
+    form: ReasoningForm,
+    /// Whether log-probabilities are shown; then a piece of text waits for its own.
+    logprobs: bool,
+    waiting: Option<Text>,
+    /// The log-probabilities that were shown.
+    shown: Vec<u8>,
     /// The number of the next event.
     sequence: u64,
     begun: bool,
@@ -33,9 +40,13 @@ enum Item {
 }
 
 impl ResponsesEncoder {
-    pub(super) fn new(head: &ReplyHead) -> Self {
+    pub(super) fn new(call: &Call, head: &ReplyHead) -> Self {
         Self {
-            objects: Objects::new(head),
+            objects: Objects::new(call, head),
+            form: ReasoningForm { summary: call.wants.reasoning_summary, sealed: call.wants.sealed_reasoning },
+            logprobs: call.wants.logprobs,
+            waiting: None,
+            shown: Vec::new(),
             sequence: 0,
             begun: false,
             items: Vec::new(),
@@ -77,6 +88,11 @@ impl ResponsesEncoder {
 
     /// Writes an event about a piece of an item. `index` names the piece, where there can be several.
     fn piece_event(&mut self, out: &mut Vec<u8>, name: &str, place: usize, index: Option<usize>, fields: &[&[u8]]) {
+        let index = index.map(|index| ("content_index", index));
+        self.indexed_event(out, name, place, index, fields);
+    }
+
+    fn indexed_event(&mut self, out: &mut Vec<u8>, name: &str, place: usize, index: Option<(&str, usize)>, fields: &[&[u8]]) {
         self.open(out, name);
         let id = match &self.items[place] {
             Item::Reasoning(id, _) | Item::Message(id, _) | Item::Tool(id, ..) => id.as_bytes(),
@@ -84,8 +100,8 @@ impl ResponsesEncoder {
         out.extend_from_slice(b",\"item_id\":\"");
         out.extend_from_slice(id);
         let _ = write!(out, "\",\"output_index\":{place}");
-        if let Some(index) = index {
-            let _ = write!(out, ",\"content_index\":{index}");
+        if let Some((kind, index)) = index {
+            let _ = write!(out, ",\"{kind}\":{index}");
         }
         for field in fields {
             out.extend_from_slice(field);
@@ -100,37 +116,69 @@ impl ResponsesEncoder {
         place
     }
 
+    /// Writes an event about the one part of a reasoning item.
+    fn reasoning_event(&mut self, out: &mut Vec<u8>, what: &str, place: usize, fields: &[&[u8]]) {
+        let (name, index) = match (self.form.summary, what) {
+            (true, _) => (format!("reasoning_summary_{what}"), "summary_index"),
+            (false, "part.added" | "part.done") => (format!("content_{what}"), "content_index"),
+            (false, _) => (format!("reasoning_{what}"), "content_index"),
+        };
+        self.indexed_event(out, &name, place, Some((index, 0)), fields);
+    }
+
+    fn reasoning_part(&mut self, out: &mut Vec<u8>, what: &str, place: usize, text: &Text) {
+        let mut part = b",\"part\":".to_vec();
+        reply::write_reasoning_part(&mut part, self.form, text);
+        self.reasoning_event(out, what, place, &[&part]);
+    }
+
     fn reason(&mut self, piece: &Text, out: &mut Vec<u8>) {
         let place = self.reasoning.unwrap_or_else(|| {
-            let id = self.objects.item_id("rs", self.items.len());
+            let before = self.items.iter().filter(|item| matches!(item, Item::Reasoning(..))).count();
+            let id = self.objects.item_id("rs", before);
             let mut written = Vec::new();
-            reply::write_reasoning(&mut written, &id, None);
-            self.add(out, Item::Reasoning(id, Vec::new()), &written)
+            reply::write_reasoning(&mut written, &id, "in_progress", self.form, None);
+            let place = self.add(out, Item::Reasoning(id, Vec::new()), &written);
+            self.reasoning_part(out, "part.added", place, &Text::new(""));
+            place
         });
         self.reasoning = Some(place);
         if let Item::Reasoning(_, text) = &mut self.items[place] {
             text.extend_from_slice(piece.inner());
         }
-        self.piece_event(out, "reasoning_text.delta", place, Some(0), &[b",\"delta\":", piece.literal()]);
+        self.reasoning_event(out, "text.delta", place, &[b",\"delta\":", piece.literal()]);
     }
 
     /// Ends the reasoning; its item may be done before the reply is recorded, since nobody acts on it.
-    fn end_reasoning(&mut self, out: &mut Vec<u8>) {
+    fn end_reasoning(&mut self, status: &str, out: &mut Vec<u8>) {
         let Some(place) = self.reasoning.take() else { return };
         let Item::Reasoning(id, text) = &self.items[place] else { return };
         let text = Text::from_inner(text);
         let mut written = Vec::new();
-        reply::write_reasoning(&mut written, id, Some(&text));
-        self.piece_event(out, "reasoning_text.done", place, Some(0), &[b",\"text\":", text.literal()]);
+        reply::write_reasoning(&mut written, id, status, self.form, Some(&text));
+        self.reasoning_event(out, "text.done", place, &[b",\"text\":", text.literal()]);
+        self.reasoning_part(out, "part.done", place, &text);
         self.item_event(out, "output_item.done", place, &written);
     }
 
-    fn say(&mut self, kind: PartKind, piece: &Text, out: &mut Vec<u8>) {
-        self.end_reasoning(out);
+    /// Text that waited for its log-probabilities.
+    fn say_waiting(&mut self, logprobs: Option<&Raw>, out: &mut Vec<u8>) {
+        if let Some(piece) = self.waiting.take() {
+            let entries = logprobs.map(|logprobs| logprobs::of_piece(logprobs, &piece)).unwrap_or_default();
+            if !self.shown.is_empty() && !entries.is_empty() {
+                self.shown.push(b',');
+            }
+            self.shown.extend_from_slice(&entries);
+            self.say(PartKind::Text, &piece, &entries, out);
+        }
+    }
+
+    fn say(&mut self, kind: PartKind, piece: &Text, logprobs: &[u8], out: &mut Vec<u8>) {
+        self.end_reasoning("completed", out);
         let place = self.message.unwrap_or_else(|| {
-            let id = self.objects.item_id("msg", self.items.len());
+            let id = self.objects.item_id("msg", 0);
             let mut written = Vec::new();
-            reply::write_message(&mut written, &id, "in_progress", &[]);
+            reply::write_message(&mut written, &id, "in_progress", &[], b"");
             self.add(out, Item::Message(id, Vec::new()), &written)
         });
         self.message = Some(place);
@@ -140,19 +188,19 @@ impl ResponsesEncoder {
         if known.is_none() {
             parts.push(kind);
             let mut part = b",\"part\":".to_vec();
-            reply::write_part(&mut part, kind, &Text::new(""));
+            reply::write_part(&mut part, kind, &Text::new(""), b"");
             self.piece_event(out, "content_part.added", place, Some(index), &[&part]);
         }
-        let (name, end): (_, &[u8]) = match kind {
-            PartKind::Text => ("output_text.delta", b",\"logprobs\":[]"),
-            PartKind::Refusal => ("refusal.delta", b""),
+        let (name, fields): (_, &[&[u8]]) = match kind {
+            PartKind::Text => ("output_text.delta", &[b",\"delta\":", piece.literal(), b",\"logprobs\":[", logprobs, b"]"]),
+            PartKind::Refusal => ("refusal.delta", &[b",\"delta\":", piece.literal()]),
         };
-        self.piece_event(out, name, place, Some(index), &[b",\"delta\":", piece.literal(), end]);
+        self.piece_event(out, name, place, Some(index), fields);
     }
 
     fn start_tool(&mut self, index: u32, tool: &ToolStart, out: &mut Vec<u8>) {
-        self.end_reasoning(out);
-        let id = self.objects.item_id(reply::tool_prefix(tool.kind), self.items.len());
+        self.end_reasoning("completed", out);
+        let id = self.objects.item_id(reply::tool_prefix(tool.kind), index as usize);
         let mut written = Vec::new();
         reply::write_tool(&mut written, &id, "in_progress", tool, b"\"\"");
         let place = self.add(out, Item::Tool(id, index, tool.clone()), &written);
@@ -180,14 +228,18 @@ impl ResponsesEncoder {
             PartKind::Refusal => (*kind, reply.refusal.as_ref().unwrap_or(&empty)),
         };
         let parts: Vec<_> = kinds.iter().map(text).collect();
+        let logprobs = match self.logprobs {
+            true if self.shown.is_empty() => logprobs::of_text(reply),
+            _ => self.shown.clone(),
+        };
         let mut written = Vec::new();
-        reply::write_message(&mut written, id, status.name(), &parts);
+        reply::write_message(&mut written, id, status.name(), &parts, &logprobs);
         for (index, (kind, text)) in parts.into_iter().enumerate() {
             let mut part = b",\"part\":".to_vec();
-            reply::write_part(&mut part, kind, text);
+            reply::write_part(&mut part, kind, text, &logprobs);
             let literal = text.literal();
             let (name, fields): (_, &[&[u8]]) = match kind {
-                PartKind::Text => ("output_text.done", &[b",\"text\":", literal, b",\"logprobs\":[]"]),
+                PartKind::Text => ("output_text.done", &[b",\"text\":", literal, b",\"logprobs\":[", &logprobs, b"]"]),
                 PartKind::Refusal => ("refusal.done", &[b",\"refusal\":", literal]),
             };
             self.piece_event(out, name, place, Some(index), fields);
@@ -226,7 +278,10 @@ impl ResponsesEncoder {
 
     /// Ends all items; gives them joined by commas.
     fn end_items(&mut self, reply: &Reply, status: Status, out: &mut Vec<u8>) -> Vec<u8> {
-        self.end_reasoning(out);
+        // A reply that was cut while it thought has nothing after its reasoning.
+        let thinking = self.reasoning.filter(|place| place + 1 == self.items.len());
+        let cut = thinking.filter(|_| matches!(status, Status::Incomplete(_)));
+        self.end_reasoning(if cut.is_some() { "incomplete" } else { "completed" }, out);
         let mut output = Vec::new();
         for place in 0..self.items.len() {
             if place > 0 {
@@ -235,7 +290,8 @@ impl ResponsesEncoder {
             let written = match &self.items[place] {
                 Item::Reasoning(id, text) => {
                     let mut written = Vec::new();
-                    reply::write_reasoning(&mut written, id, Some(&Text::from_inner(text)));
+                    let status = if cut == Some(place) { "incomplete" } else { "completed" };
+                    reply::write_reasoning(&mut written, id, status, self.form, Some(&Text::from_inner(text)));
                     written
                 }
                 Item::Message(..) => self.end_message(place, reply, status, out),
@@ -267,8 +323,24 @@ impl Encoder for ResponsesEncoder {
 
     fn event(&mut self, event: &Event, out: &mut Vec<u8>) {
         match event {
-            Event::Text(piece) if !piece.is_empty() => self.say(PartKind::Text, piece, out),
-            Event::Refusal(piece) if !piece.is_empty() => self.say(PartKind::Refusal, piece, out),
+            Event::Text(piece) if !piece.is_empty() && self.logprobs => {
+                self.say_waiting(None, out);
+                self.waiting = Some(piece.clone());
+                return;
+            }
+            Event::Extra(extra) if self.logprobs => {
+                if let Some(logprobs) = logprobs::of_event(extra) {
+                    self.say_waiting(Some(logprobs), out);
+                }
+                return;
+            }
+            // These come between a text and its log-probabilities.
+            Event::Tokens(_) | Event::Prompt(_) => return,
+            _ => self.say_waiting(None, out),
+        }
+        match event {
+            Event::Text(piece) if !piece.is_empty() => self.say(PartKind::Text, piece, b"", out),
+            Event::Refusal(piece) if !piece.is_empty() => self.say(PartKind::Refusal, piece, b"", out),
             Event::Reasoning(piece) if !piece.is_empty() => self.reason(piece, out),
             Event::ToolStart { index, tool } => self.start_tool(*index, tool, out),
             Event::ToolArguments { index, fragment } if !fragment.is_empty() => {
@@ -286,6 +358,7 @@ impl Encoder for ResponsesEncoder {
 
     fn finish(&mut self, reply: &Reply, out: &mut Vec<u8>) {
         self.begin(out);
+        self.say_waiting(None, out);
         let status = Status::of(reply.finish);
         let output = self.end_items(reply, status, out);
         let usage = reply.usage.as_ref();
@@ -294,22 +367,40 @@ impl Encoder for ResponsesEncoder {
 
     fn fail(&mut self, failure: &Failure, out: &mut Vec<u8>) {
         self.begin(out);
-        let mut error = format!("{{\"code\":\"{}\",\"message\":", code(failure.kind)).into_bytes();
-        quote(&mut error, &failure.message);
-        error.push(b'}');
+        self.say_waiting(None, out);
+        let error = reply::error(failure);
         self.life_cycle(out, "failed", |objects, out| objects.response(out, Status::Failed, b"", None, &error));
     }
 
     fn whole(&mut self, replies: &[Reply], out: &mut Vec<u8>) {
-        let Some(reply) = replies.first() else { return };
+        if let Some(reply) = replies.first() {
+            self.ended(reply, Status::of(reply.finish), out);
+        }
+    }
+}
+
+impl ResponsesEncoder {
+    /// Writes the response as it stands once the reply has ended so.
+    pub(super) fn ended(&mut self, reply: &Reply, status: Status, out: &mut Vec<u8>) {
+        let output = self.output(reply, status);
+        self.objects.response(out, status, &output, reply.usage.as_ref(), b"null");
+    }
+
+    /// The reply's items, joined by commas.
+    pub(super) fn output(&mut self, reply: &Reply, status: Status) -> Vec<u8> {
         let unseen = &mut Vec::new();
+        let shows_logprobs = std::mem::replace(&mut self.logprobs, false);
         for event in reply_events(reply) {
             self.event(&event, unseen);
             unseen.clear();
         }
-        let status = Status::of(reply.finish);
-        let output = self.end_items(reply, status, unseen);
-        self.objects.response(out, status, &output, reply.usage.as_ref(), b"null");
+        self.logprobs = shows_logprobs;
+        self.end_items(reply, status, unseen)
+    }
+
+    /// Writes a response that has no reply to show.
+    pub(super) fn without_reply(&self, status: Status, error: &[u8], out: &mut Vec<u8>) {
+        self.objects.response(out, status, b"", None, error);
     }
 }
 
@@ -325,14 +416,4 @@ fn reply_events(reply: &Reply) -> impl Iterator<Item = Event> {
         tool: ToolStart { id: call.id.clone(), kind: call.kind, namespace: call.namespace.clone(), name: call.name.clone() },
     });
     said.into_iter().flatten().chain(tools.collect::<Vec<_>>())
-}
-
-/// The code of a failure inside a stream; Codex tells by it whether to try again.
-fn code(kind: FailureKind) -> &'static str {
-    match kind {
-        FailureKind::RateLimited => "rate_limit_exceeded",
-        FailureKind::ContextOverflow => "context_length_exceeded",
-        FailureKind::Invalid | FailureKind::Refused | FailureKind::TooLarge => "invalid_prompt",
-        _ => "server_error",
-    }
 }

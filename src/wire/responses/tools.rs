@@ -3,6 +3,8 @@
 
 use std::collections::HashSet;
 
+use serde::Deserialize;
+
 use crate::call::{Failure, Raw, Text, Tool, ToolChoice, ToolKind};
 use crate::wire::fields::{self, At, Fields};
 
@@ -29,6 +31,19 @@ pub(super) fn read<const N: usize>(
     })
 }
 
+/// A custom tool's input out of the arguments of the function that stands for it; what is no such object is taken as it is.
+pub(super) fn custom_input(arguments: &Text) -> Text {
+    #[derive(Deserialize)]
+    struct Arguments {
+        // `ToolKind::CUSTOM_FIELD`
+        input: String,
+    }
+    match serde_json::from_str::<Arguments>(&arguments.decode()) {
+        Ok(arguments) => Text::new(&arguments.input),
+        Err(_) => arguments.clone(),
+    }
+}
+
 /// Adds tools; of two with one name the first stays, since clients offer the same ones again in later items.
 pub(super) fn add(tools: &mut Vec<Tool>, more: Vec<Tool>) {
     if more.is_empty() {
@@ -53,7 +68,7 @@ fn read_tool(
         Some("function") => ToolKind::Function,
         Some("custom") => ToolKind::Custom,
         Some(other) => {
-            notes.push(format!("dropped the tool {other}: it runs on its provider's own servers"));
+            notes.push(format!("dropped the tool {other}: its provider's own models and servers know it alone"));
             return Ok(());
         }
         None => return Err(At::Field(at, "type").invalid("is missing")),

@@ -1,7 +1,7 @@
 //! From items to messages: one system message before all, one message for each turn of the assistant, and every tool's output
 //! right after the turn that called it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::content::{join, texts};
 use crate::call::{Content, Message, Role, Text, ToolCall};
@@ -10,7 +10,7 @@ use crate::call::{Content, Message, Role, Text, ToolCall};
 const BLANK_LINE: &[u8] = b"\\n\\n";
 
 /// A conversation as it is read.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Turns {
     /// What stands before the conversation's first message.
     system: Vec<Text>,
@@ -19,9 +19,11 @@ pub(super) struct Turns {
     open: Option<Turn>,
     /// Instructions that came later and were given to the user's side.
     folded: usize,
+    /// Ids of calls that are no part of the messages.
+    untold: HashSet<Vec<u8>>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Turn {
     reasoning: Vec<Text>,
     said: Vec<Text>,
@@ -62,15 +64,22 @@ impl Turns {
         self.open.get_or_insert_default().calls.push(call);
     }
 
-    /// The whole conversation, with the request's instructions before the others.
-    pub(super) fn messages(mut self, instructions: Option<Text>, notes: &mut Vec<String>) -> Vec<Message> {
+    /// A call that is not told: its output is told by itself.
+    pub(super) fn untold(&mut self, call: &Text) {
+        self.untold.insert(call.literal().to_vec());
+    }
+
+    /// The whole conversation, with the request's instructions before the others; and the call of an output, if there is no such
+    /// call.
+    pub(super) fn messages(mut self, instructions: Option<Text>, notes: &mut Vec<String>) -> (Vec<Message>, Option<Text>) {
         self.close();
         if self.folded > 0 {
             notes.push(format!("{} later system or developer messages were passed on as the user's", self.folded));
         }
         let system: Vec<Text> = instructions.into_iter().chain(self.system).collect();
         let system = join(&system, BLANK_LINE).map(|text| Message::text(Role::System, text));
-        system.into_iter().chain(outputs_after_calls(self.messages, notes)).collect()
+        let (messages, orphan) = outputs_after_calls(self.messages, &self.untold, notes);
+        (system.into_iter().chain(messages).collect(), orphan)
     }
 
     fn close(&mut self) {
@@ -86,8 +95,13 @@ impl Turns {
     }
 }
 
-/// Puts each tool's output right after the turn that called it, in the order of the calls. Outputs of no call stay in place.
-fn outputs_after_calls(messages: Vec<Message>, notes: &mut Vec<String>) -> Vec<Message> {
+/// Puts each tool's output right after the turn that called it, in the order of the calls. Outputs of no call stay in place; the
+/// first such call is given too, unless it is one of the `untold`.
+fn outputs_after_calls(
+    messages: Vec<Message>,
+    untold: &HashSet<Vec<u8>>,
+    notes: &mut Vec<String>,
+) -> (Vec<Message>, Option<Text>) {
     let mut outputs: HashMap<&[u8], VecDeque<usize>> = HashMap::new();
     for (index, message) in messages.iter().enumerate() {
         if let Some(id) = &message.tool_call_id {
@@ -96,12 +110,17 @@ fn outputs_after_calls(messages: Vec<Message>, notes: &mut Vec<String>) -> Vec<M
     }
     let mut order = Vec::with_capacity(messages.len());
     let mut placed = vec![false; messages.len()];
+    let (mut called, mut orphan) = (HashSet::new(), None);
     for (index, message) in messages.iter().enumerate() {
         if !std::mem::replace(&mut placed[index], true) {
             order.push(index);
+            // A second output of one call is told too.
+            let no_call = |id: &&Text| !called.contains(id.literal()) && !untold.contains(id.literal());
+            orphan = orphan.or_else(|| message.tool_call_id.as_ref().filter(no_call).cloned());
         }
         for call in &message.tool_calls {
             let Some(waiting) = outputs.get_mut(call.id.literal()) else { continue };
+            called.insert(call.id.literal());
             // An output before its call is another call's of the same id.
             while let Some(output) = waiting.pop_front() {
                 if output > index && !placed[output] {
@@ -116,5 +135,5 @@ fn outputs_after_calls(messages: Vec<Message>, notes: &mut Vec<String>) -> Vec<M
         notes.push("tool outputs were moved right after their calls".to_owned());
     }
     let mut messages: Vec<Option<Message>> = messages.into_iter().map(Some).collect();
-    order.into_iter().filter_map(|index| messages[index].take()).collect()
+    (order.into_iter().filter_map(|index| messages[index].take()).collect(), orphan)
 }

@@ -11,10 +11,12 @@ def run(asked):
         getattr(wire, asked["way"])(asked, got)
     except Exception as error:
         # An SDK's failure is a value here; what it got before stands beside it.
+        headers = getattr(getattr(error, "response", None), "headers", {})
         got["error"] = {
             "class": type(error).__name__,
             "status": getattr(error, "status_code", None) or getattr(error, "code", None),
             "message": str(error),
+            "retry_after": headers.get("retry-after"),
         }
     return got
 

@@ -13,7 +13,7 @@ HTTP = openai.DefaultHttpxClient()
 def client(asked):
     # A client that hangs up on a whole body is one that waits no longer.
     timeout = 0.7 if asked.get("hang_up") and asked["way"] == "whole" else 60
-    return openai.OpenAI(base_url=f"{asked['url']}/v1", api_key=asked["key"], max_retries=0, timeout=timeout, http_client=HTTP)
+    return openai.OpenAI(base_url=f"{asked['url']}/v1", api_key=asked["key"], max_retries=asked.get("retries", 0), timeout=timeout, http_client=HTTP)
 
 
 class City(pydantic.BaseModel):
@@ -122,3 +122,35 @@ def helper(asked, got):
             read(got, events.current_completion_snapshot)
             assert got["finish"] in ("length", "content_filter")
         assert got["text"] == text
+
+
+def several(asked, got):
+    """Two choices, as whole bodies."""
+    completion = client(asked).chat.completions.create(**request(asked), n=2)
+    got["choices"] = [[choice.index, choice.message.content, choice.finish_reason] for choice in completion.choices]
+    got["usage"] = [completion.usage.prompt_tokens, completion.usage.completion_tokens]
+
+
+def several_stream(asked, got):
+    """Two choices, mixed in one stream, by the strict helper."""
+    with client(asked).chat.completions.stream(**request(asked), n=2, stream_options={"include_usage": True}) as events:
+        completion = events.get_final_completion()
+    got["choices"] = [[choice.index, choice.message.content, choice.finish_reason] for choice in completion.choices]
+    got["usage"] = [completion.usage.prompt_tokens, completion.usage.completion_tokens]
+
+
+def logprobs(asked, got):
+    (choice,) = client(asked).chat.completions.create(**request(asked), logprobs=True).choices
+    got["logprobs"] = [entry.logprob for entry in choice.logprobs.content]
+
+
+def logprobs_stream(asked, got):
+    with client(asked).chat.completions.stream(**request(asked), logprobs=True) as events:
+        (choice,) = events.get_final_completion().choices
+    got["logprobs"] = [entry.logprob for entry in choice.logprobs.content]
+
+
+def models(asked, got):
+    made = client(asked)
+    got["models"] = [model.id for model in made.models.list()]
+    got["model"] = made.models.retrieve(got["models"][0]).id

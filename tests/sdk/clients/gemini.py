@@ -74,7 +74,8 @@ def whole(asked, got):
 def parse(asked, got):
     # The older way, with a schema in the API's own spelling.
     made = types.GenerateContentConfig(response_mime_type="application/json", response_schema=City)
-    response = client(asked).models.generate_content(model="any", contents=parts(asked), config=made)
+    asking = client(asked)
+    response = asking.models.generate_content(model="any", contents=parts(asked), config=made)
     add(got, response)
     got["parsed"] = response.parsed.model_dump()
 
@@ -119,7 +120,8 @@ def runnable(asked, got):
 
 
 def runner(asked, got):
-    add(got, client(asked).models.generate_content(model="any", contents=parts(asked), config=runnable(asked, got)))
+    made = client(asked)
+    add(got, made.models.generate_content(model="any", contents=parts(asked), config=runnable(asked, got)))
 
 
 def runner_stream(asked, got):
@@ -130,3 +132,14 @@ def runner_stream(asked, got):
             got |= {"text": "", "reasoning": "", "calls": [], "finish": None}
         if not chunk.function_calls:
             add(got, chunk)
+
+
+def count(asked, got):
+    made = client(asked)
+    got["count"] = made.models.count_tokens(model="any", contents=parts(asked)).total_tokens
+
+
+def models(asked, got):
+    made = client(asked)
+    got["models"] = [model.name for model in made.models.list()]
+    got["model"] = made.models.get(model=got["models"][0]).name

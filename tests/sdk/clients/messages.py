@@ -14,7 +14,8 @@ HTTP = anthropic.DefaultHttpxClient()
 def client(asked):
     # A client that hangs up on a whole body is one that waits no longer.
     timeout = 0.7 if asked.get("hang_up") and asked["way"] == "whole" else 60
-    return anthropic.Anthropic(base_url=asked["url"], api_key=asked["key"], max_retries=0, timeout=timeout, http_client=HTTP)
+    retries = asked.get("retries", 0)
+    return anthropic.Anthropic(base_url=asked["url"], api_key=asked["key"], max_retries=retries, timeout=timeout, http_client=HTTP)
 
 
 class City(pydantic.BaseModel):
@@ -134,3 +135,15 @@ def runner(asked, got, **options):
 
 def runner_stream(asked, got):
     runner(asked, got, stream=True)
+
+
+def count(asked, got):
+    made = request(asked)
+    del made["max_tokens"]
+    got["count"] = client(asked).messages.count_tokens(**made).input_tokens
+
+
+def models(asked, got):
+    made = client(asked)
+    got["models"] = [model.id for model in made.models.list()]
+    got["model"] = made.models.retrieve(got["models"][0]).id

@@ -125,3 +125,42 @@ def runner(asked, got, stream=False):
 
 def runner_stream(asked, got):
     runner(asked, got, stream=True)
+
+
+def chain(asked, got):
+    """A second request that names the first, and what is kept of both."""
+    made = client(asked)
+    first = made.responses.create(**request(asked))
+    second = made.responses.create(model="any", input="And then?", previous_response_id=first.id)
+    assert second.previous_response_id == first.id
+    read(got, second)
+    kept = made.responses.retrieve(first.id)
+    got["kept"] = [kept.id == first.id, kept.status, kept.output_text]
+    got["inputs"] = [item.content[0].text for item in made.responses.input_items.list(second.id, order="asc")
+                     if item.type == "message" and item.role == "user"]
+
+
+def chain_stream(asked, got):
+    """The same by the stream helper."""
+    made = client(asked)
+    with made.responses.stream(**request(asked)) as events:
+        first = events.get_final_response()
+    with made.responses.stream(model="any", input="And then?", previous_response_id=first.id) as events:
+        read(got, events.get_final_response())
+
+
+def logprobs(asked, got):
+    response = client(asked).responses.create(**request(asked), include=["message.output_text.logprobs"])
+    got["logprobs"] = [entry.logprob for item in response.output for part in item.content for entry in part.logprobs]
+
+
+def count(asked, got):
+    got["count"] = client(asked).responses.input_tokens.count(model="any", input=asked["prompt"]).input_tokens
+
+
+def unknown(asked, got):
+    client(asked).responses.create(model="any", input="hi", previous_response_id="resp_00000000000000000000000000000000")
+
+
+def compact(asked, got):
+    client(asked).responses.compact(model="any", input=asked["prompt"])

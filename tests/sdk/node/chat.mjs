@@ -5,7 +5,7 @@ import { zodResponseFormat } from 'openai/helpers/zod';
 import { assert, City, HungUp, patience, tools } from './got.mjs';
 
 export function client(asked) {
-  return new OpenAI({ baseURL: `${asked.url}/v1`, apiKey: asked.key, maxRetries: 0 });
+  return new OpenAI({ baseURL: `${asked.url}/v1`, apiKey: asked.key, maxRetries: asked.retries ?? 0 });
 }
 
 function request(asked) {
@@ -129,3 +129,35 @@ async function run(asked, got, stream) {
 
 export const runner = (asked, got) => run(asked, got, false);
 export const runner_stream = (asked, got) => run(asked, got, true);
+
+function readSeveral(got, completion) {
+  got.choices = completion.choices.map((choice) => [choice.index, choice.message.content, choice.finish_reason]);
+  got.usage = usage(completion.usage);
+}
+
+/** Two choices, as whole bodies. */
+export async function several(asked, got) {
+  readSeveral(got, await client(asked).chat.completions.create({ ...request(asked), n: 2 }));
+}
+
+/** Two choices, mixed in one stream, by the strict helper. */
+export async function several_stream(asked, got) {
+  const made = { ...request(asked), n: 2, stream_options: { include_usage: true } };
+  readSeveral(got, await client(asked).chat.completions.stream(made).finalChatCompletion());
+}
+
+export async function logprobs(asked, got) {
+  const completion = await client(asked).chat.completions.create({ ...request(asked), logprobs: true });
+  got.logprobs = completion.choices[0].logprobs.content.map((entry) => entry.logprob);
+}
+
+export async function logprobs_stream(asked, got) {
+  const completion = await client(asked).chat.completions.stream({ ...request(asked), logprobs: true }).finalChatCompletion();
+  got.logprobs = completion.choices[0].logprobs.content.map((entry) => entry.logprob);
+}
+
+export async function models(asked, got) {
+  got.models = [];
+  for await (const model of client(asked).models.list()) got.models.push(model.id);
+  got.model = (await client(asked).models.retrieve(got.models[0])).id;
+}

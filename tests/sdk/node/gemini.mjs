@@ -114,3 +114,14 @@ export async function runner_stream(asked, got) {
     if (!chunk.functionCalls) add(got, chunk);
   }
 }
+
+export async function count(asked, got) {
+  const { model, contents } = request(asked);
+  got.count = (await client(asked).models.countTokens({ model, contents })).totalTokens;
+}
+
+export async function models(asked, got) {
+  got.models = [];
+  for await (const model of await client(asked).models.list()) got.models.push(model.name);
+  got.model = (await client(asked).models.get({ model: got.models[0] })).name;
+}

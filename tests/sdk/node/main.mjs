@@ -14,7 +14,12 @@ async function run(asked) {
     await wires[asked.wire][asked.way](asked, got);
   } catch (error) {
     // An SDK's failure is a value here; what it got before stands beside it.
-    got.error = { class: error.constructor.name, status: error.status ?? error.code ?? null, message: String(error.message) };
+    got.error = {
+      class: error.constructor.name,
+      status: error.status ?? error.code ?? null,
+      message: String(error.message),
+      retry_after: error.headers?.get?.('retry-after') ?? null,
+    };
   }
   return got;
 }

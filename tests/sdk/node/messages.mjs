@@ -5,7 +5,7 @@ import { zodOutputFormat } from '@anthropic-ai/sdk/helpers/zod';
 import { assert, City, HungUp, patience, tools } from './got.mjs';
 
 function client(asked) {
-  return new Anthropic({ baseURL: asked.url, apiKey: asked.key, maxRetries: 0 });
+  return new Anthropic({ baseURL: asked.url, apiKey: asked.key, maxRetries: asked.retries ?? 0 });
 }
 
 function request(asked) {
@@ -118,3 +118,14 @@ async function run(asked, got, stream) {
 
 export const runner = (asked, got) => run(asked, got, false);
 export const runner_stream = (asked, got) => run(asked, got, true);
+
+export async function count(asked, got) {
+  const { max_tokens, ...made } = request(asked);
+  got.count = (await client(asked).messages.countTokens(made)).input_tokens;
+}
+
+export async function models(asked, got) {
+  got.models = [];
+  for await (const model of client(asked).models.list()) got.models.push(model.id);
+  got.model = (await client(asked).models.retrieve(got.models[0])).id;
+}

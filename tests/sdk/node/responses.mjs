@@ -102,3 +102,44 @@ async function run(asked, got, stream) {
 
 export const runner = (asked, got) => run(asked, got, false);
 export const runner_stream = (asked, got) => run(asked, got, true);
+
+/** A second request that names the first, and what is kept of both. */
+export async function chain(asked, got) {
+  const made = client(asked);
+  const first = await made.responses.create(request(asked));
+  const second = await made.responses.create({ model: 'any', input: 'And then?', previous_response_id: first.id });
+  assert.equal(second.previous_response_id, first.id);
+  read(got, second);
+  const kept = await made.responses.retrieve(first.id);
+  got.kept = [kept.id === first.id, kept.status, kept.output_text];
+  got.inputs = [];
+  for await (const item of made.responses.inputItems.list(second.id, { order: 'asc' })) {
+    if (item.type === 'message' && item.role === 'user') got.inputs.push(item.content[0].text);
+  }
+}
+
+/** The same by the stream helper. */
+export async function chain_stream(asked, got) {
+  const made = client(asked);
+  const first = await made.responses.stream(request(asked)).finalResponse();
+  const next = { model: 'any', input: 'And then?', previous_response_id: first.id };
+  read(got, await made.responses.stream(next).finalResponse());
+}
+
+export async function logprobs(asked, got) {
+  const response = await client(asked).responses.create({ ...request(asked), include: ['message.output_text.logprobs'] });
+  got.logprobs = response.output.flatMap((item) => item.content).flatMap((part) => part.logprobs).map((entry) => entry.logprob);
+}
+
+export async function count(asked, got) {
+  got.count = (await client(asked).responses.inputTokens.count({ model: 'any', input: asked.prompt })).input_tokens;
+}
+
+export async function unknown(asked) {
+  const previous_response_id = 'resp_00000000000000000000000000000000';
+  await client(asked).responses.create({ model: 'any', input: 'hi', previous_response_id });
+}
+
+export async function compact(asked) {
+  await client(asked).responses.compact({ model: 'any', input: asked.prompt });
+}

@@ -1,7 +1,7 @@
 //! What goes in comes out.
 
 use super::*;
-use crate::call::RawKind;
+use crate::call::{Base64Form, ImageHash, RawKind};
 use crate::store::{Finish, Outcome, Reward, RolloutFilter, RolloutStatus};
 
 #[tokio::test]
@@ -37,6 +37,57 @@ async fn a_call_comes_back_whole() {
     // Once the writer has ended in order, what is not noted as delivered was not.
     drop(writer);
     assert_eq!(store.calls(rollout.id).await.unwrap(), vec![recorded(&full_end, Some(true)), recorded(&bare_end, Some(false))]);
+}
+
+#[tokio::test]
+async fn images_that_are_sent_with_every_turn_are_kept_once() {
+    const TURNS: usize = 10;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("g.db");
+    let (store, process) = open(&path).await;
+    let mut writer = store.writer().unwrap();
+    let rollout = new_rollout(None);
+    write_all(&mut *writer, [Write::NewRollout(rollout.clone().into())]);
+    // A megabyte of image, which nothing makes smaller.
+    let mut state = 1_u64;
+    let image: Vec<u8> = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state.to_be_bytes()[0]
+    })
+    .take(1 << 20)
+    .collect();
+    let mut url = b"data:image/png;base64,".to_vec();
+    Base64Form::of_code(2).unwrap().write(&image, &mut url);
+    let url = String::from_utf8(url).unwrap();
+    let mut bodies = Vec::new();
+    for turn in 0..TURNS {
+        let more = r#",{"role":"user","content":"turn"}"#.repeat(turn);
+        let request = format!(
+            r#"{{"messages":[{{"role":"user","content":[{{"type":"image_url","image_url":{{"url":"{url}"}}}}]}}{more}]}}"#
+        );
+        let start = Arc::new(CallStart { request: request.clone().into(), ..(*start(rollout.id, process)).clone() });
+        let upstream = Bytes::from(request.replacen('{', r#"{"model":"policy","#, 1));
+        let end = CallEnd { raw: RawParts { upstream: upstream.clone(), ..RawParts::default() }, ..bare_end(&start) };
+        // Some ends bring their start with them.
+        let both = [Write::CallStart(start.clone()), Write::CallEnd(end.into())];
+        write_all(&mut *writer, both.into_iter().skip(usize::from(turn == 7)));
+        bodies.push((start.id, Bytes::from(request), upstream));
+    }
+    for (id, request, upstream) in bodies {
+        assert!(store.raw(id, RawKind::Request).await.unwrap() == Some(request));
+        assert!(store.raw(id, RawKind::Upstream).await.unwrap() == Some(upstream));
+        assert_eq!(store.call(id).await.unwrap().map(|call| call.images), Some(vec![ImageHash::of(&image)]));
+    }
+    assert!(store.image(ImageHash::of(&image)).await.unwrap().as_deref() == Some(image.as_slice()));
+    assert_eq!(store.image(ImageHash::of(b"other")).await.unwrap(), None);
+    drop(writer);
+    let size = std::fs::metadata(&path).unwrap().len();
+    assert!(size < (3 << 20) / 2, "{size} bytes for one image in {TURNS} turns");
+    let db = rusqlite::Connection::open(&path).unwrap();
+    let counts = db.query_row("SELECT (SELECT count(*) FROM blobs), (SELECT count(*) FROM call_blobs)", [], |row| {
+        Ok((row.get::<_, isize>(0)?, row.get::<_, isize>(1)?))
+    });
+    assert_eq!(counts.unwrap(), (1, TURNS.cast_signed()));
 }
 
 #[tokio::test]

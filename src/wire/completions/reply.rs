@@ -1,0 +1,97 @@
+//! A reply, written as one body, and the pieces of it that chunks have too.
+
+use std::io::Write;
+
+use super::logprobs::Logprobs;
+use crate::call::{Extra, FinishReason, Raw, Reply, Text, Usage, Wants};
+
+/// Why a reply ended, by the names of this wire, which knows no tools.
+pub(super) fn finish_reason(reply: &Reply) -> &'static str {
+    match reply.finish {
+        Some(FinishReason::Length) => FinishReason::Length.name(),
+        Some(FinishReason::ContentFilter) => FinishReason::ContentFilter.name(),
+        Some(FinishReason::Stop | FinishReason::ToolCalls) | None => FinishReason::Stop.name(),
+    }
+}
+
+/// Tells whether a field of the choice is passed on as it is.
+pub(super) fn is_wanted(name: &Text) -> bool {
+    // Those are written in this wire's form.
+    !matches!(name.inner(), b"logprobs" | b"token_ids" | b"prompt_token_ids")
+}
+
+/// The log-probabilities in a field of the choice.
+pub(super) fn logprobs(extra: &Extra) -> Option<&Raw> {
+    match extra {
+        Extra::Choice { name, value } if name.inner() == b"logprobs" => Some(value),
+        _ => None,
+    }
+}
+
+/// Writes a list of token ids.
+pub(super) fn write_ids(out: &mut Vec<u8>, ids: &[u32]) {
+    // A `Vec` takes every write and numbers are always JSON.
+    let _ = serde_json::to_writer(out, ids);
+}
+
+/// Writes the usage object.
+pub(super) fn write_usage(out: &mut Vec<u8>, usage: &Usage) {
+    let Usage { prompt_tokens, completion_tokens, cached_tokens, .. } = usage;
+    let total = prompt_tokens + completion_tokens;
+    let _ = write!(
+        out,
+        "{{\"prompt_tokens\":{prompt_tokens},\"completion_tokens\":{completion_tokens},\"total_tokens\":{total},\
+         \"prompt_tokens_details\":{{\"cached_tokens\":{cached_tokens}}}}}"
+    );
+}
+
+/// Writes the body from the list of choices on; `each` of the replies are to one prompt.
+pub(super) fn write(out: &mut Vec<u8>, replies: &[Reply], wants: Wants, each: u32) {
+    out.extend_from_slice(b"[");
+    for (index, reply) in replies.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        write_choice(out, index, reply, wants);
+    }
+    out.push(b']');
+    if let Some(usage) = Usage::of_prompts(replies, each) {
+        out.extend_from_slice(b",\"usage\":");
+        write_usage(out, &usage);
+    }
+    out.push(b'}');
+}
+
+fn write_choice(out: &mut Vec<u8>, index: usize, reply: &Reply, wants: Wants) {
+    let _ = write!(out, "{{\"index\":{index},\"text\":\"");
+    for text in [&reply.prompt_text, &reply.text].into_iter().flatten() {
+        out.extend_from_slice(text.inner());
+    }
+    out.extend_from_slice(b"\",\"logprobs\":");
+    let mut lists = Logprobs::new(0);
+    if wants.logprobs {
+        reply.extras.iter().filter_map(logprobs).for_each(|chunk| lists.push(chunk));
+    }
+    lists.write(out);
+    let _ = write!(out, ",\"finish_reason\":\"{}\"", finish_reason(reply));
+    for (place, extra) in reply.extras.iter().enumerate() {
+        let Extra::Choice { name, value } = extra else { continue };
+        let again = |later: &Extra| matches!(later, Extra::Choice { name: other, .. } if other == name);
+        // Of a field that came more than once the last stands.
+        if is_wanted(name) && !reply.extras[place + 1..].iter().any(again) {
+            out.push(b',');
+            out.extend_from_slice(name.literal());
+            out.push(b':');
+            out.extend_from_slice(value.as_bytes());
+        }
+    }
+    if wants.token_ids {
+        out.extend_from_slice(b",\"token_ids\":");
+        write_ids(out, &reply.tokens.ids);
+        if let Some(ids) = &reply.prompt_ids {
+            out.extend_from_slice(b",\"prompt_token_ids\":");
+            write_ids(out, ids);
+        }
+    }
+    out.push(b'}');
+}
