@@ -2,6 +2,7 @@
 //! package registries. The core is in `make test`; all of it, with what is slow to start or to build, in `make test-all`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "what ran and what did not is part of the answer")]
 
 mod support;
 
@@ -153,7 +154,7 @@ fn gemini() -> Cell {
     Cell { harness, wire, shell, streams: true, reasons: true, branches: None, when }
 }
 
-/// On these wires OpenClaw moves a message about the state of things to the end of each request. On messages it and the question
+/// On these wires `OpenClaw` moves a message about the state of things to the end of each request. On messages it and the question
 /// are one user's message.
 const MOVED: &str = "message 3 (user) of call ";
 const MOVED_PART: &str = "message 2 (user) of call ";
