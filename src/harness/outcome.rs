@@ -132,6 +132,41 @@ mod tests {
     }
 
     #[test]
+    fn each_harness_says_in_its_own_words_how_it_ended() {
+        use Meaning::{Completed, Error, GaveUp, Truncated};
+        for (harness, result, meaning) in [
+            ("claude-code", r#"{"type":"result","subtype":"success","is_error":false,"result":"Done."}"#, Completed),
+            ("claude-code", r#"{"type":"result","subtype":"error_max_turns","is_error":true}"#, GaveUp),
+            (
+                "claude-code",
+                r#"{"type":"result","subtype":"success","is_error":true,"result":"Prompt is too long · x"}"#,
+                Truncated,
+            ),
+            ("claude-code", r#"{"type":"result","subtype":"success","is_error":true,"result":"API Error: 503 x"}"#, Error),
+            ("gemini-cli", r#"{"type":"result","status":"success"}"#, Completed),
+            ("gemini-cli", r#"{"type":"result","status":"error","error":{"type":"FatalTurnLimitedError"}}"#, GaveUp),
+            ("gemini-cli", r#"{"type":"result","status":"error","error":{"type":"unknown","message":"x"}}"#, Error),
+            ("opencode", r#"{"type":"step_finish","part":{"reason":"stop"}}"#, Completed),
+            ("opencode", r#"{"type":"step_finish","part":{"reason":"length"}}"#, Truncated),
+            ("opencode", r#"{"type":"error","error":{"name":"APIError","data":{"message":"boom"}}}"#, Error),
+            ("openclaw", "{\n \"ok\": true, \"payloads\": [{\"text\": \"Done.\"}]\n}\n", Completed),
+            ("openclaw", r#"{"ok":false,"error":{"kind":"context_overflow"}}"#, Truncated),
+            ("openclaw", r#"{"ok":false,"error":{"kind":"incomplete_turn"}}"#, GaveUp),
+            ("openclaw", r#"{"ok":false,"error":{"kind":"other"}}"#, Error),
+            ("qwen-code", r#"{"type":"result","is_error":false}"#, Completed),
+            (
+                "qwen-code",
+                r#"{"type":"result","is_error":true,"error":{"message":"400 maximum context length is 9"}}"#,
+                Truncated,
+            ),
+            ("qwen-code", r#"{"type":"result","is_error":true,"error":{"message":"503"}}"#, Error),
+        ] {
+            assert_eq!(outcome(harness, result), Some(meaning), "{harness}: {result}");
+        }
+        assert_eq!(outcome("opencode", r#"{"type":"step_finish","part":{"reason":"tool-calls"}}"#), None);
+    }
+
+    #[test]
     fn an_exit_code_counts_where_there_is_no_result() {
         let catalog = Catalog::load(None).unwrap();
         let outcome = &catalog.get("qwen-code").unwrap().spec.outcome;

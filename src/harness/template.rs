@@ -194,6 +194,37 @@ mod tests {
     }
 
     #[test]
+    fn every_harness_fits_every_wire_that_it_speaks() {
+        let (catalog, prompt) = (Catalog::load(None).unwrap(), "a \"b\"\n  {{key}}");
+        for harness in catalog.all() {
+            for wire in harness.spec.wires() {
+                let spec = harness.spec.clone().with(&Choice { wire: Some(wire), ..Choice::default() }).unwrap();
+                let variables = Variables {
+                    root_url: "http://127.0.0.1:8080",
+                    key: "glr_1",
+                    prompt,
+                    home: "/home/agent",
+                    workdir: "/work",
+                    payload: "/opt/harness",
+                    timeout_s: 60,
+                };
+                let launch = Launch::fill(harness, &spec, &variables).unwrap();
+                let mut said = launch.command.iter().chain(&launch.stdin);
+                assert!(said.any(|text| text.ends_with(prompt)), "{} on {wire}", spec.name);
+                for file in &launch.files {
+                    match file.path.rsplit_once('.').unwrap().1 {
+                        "json" => drop(serde_json::from_str::<serde_json::Value>(&file.content).unwrap()),
+                        _ => drop(file.content.parse::<toml::Table>().unwrap()),
+                    }
+                }
+                let told = launch.files.iter().map(|file| &file.content).chain(launch.env.iter().map(|(_, value)| value));
+                let urls: String = told.chain(&launch.command).map(String::as_str).collect();
+                assert!(urls.contains("http://127.0.0.1:8080") && urls.contains("glr_1"), "{} on {wire}: {urls}", spec.name);
+            }
+        }
+    }
+
+    #[test]
     fn an_argument_that_no_system_takes_is_refused() {
         let error = fill("codex", None, &"x".repeat(ARGUMENT_BYTES + 1)).unwrap_err().to_string();
         assert!(error.contains("131072 bytes is longer"), "{error}");
