@@ -27,21 +27,21 @@ async fn exact(seed: u64, reply: Reply, body: &Value) -> (Seen, Value) {
     let id = answer.call_id();
     let client = Seen::read(&mut answer).await;
     assert!(client.complete, "{client:?}");
-    let (record, seen) = (gleaner.record(&id).await, policy.last());
+    let (record, at_policy) = (gleaner.record(&id).await, policy.last());
     assert_eq!((record.status(), record.level()), ("done", "full"), "{record:?}");
     assert_eq!(
         (record.prompt_ids(), record.completion_ids(), record.logprobs()),
-        (seen.prompt_ids.clone(), seen.ids(), seen.logprobs())
+        (at_policy.prompt_ids.clone(), at_policy.ids(), at_policy.logprobs())
     );
-    assert_eq!(client.usage["input_tokens"], seen.prompt_ids.len());
-    assert_eq!(client.usage["output_tokens"], seen.tokens.len());
+    assert_eq!(client.usage["input_tokens"], at_policy.prompt_ids.len());
+    assert_eq!(client.usage["output_tokens"], at_policy.tokens.len());
     if body["stream"] == true {
-        assert_eq!(client.first_usage["input_tokens"], seen.prompt_ids.len(), "the server told it before it spoke");
+        assert_eq!(client.first_usage["input_tokens"], at_policy.prompt_ids.len(), "the server told it before it spoke");
     }
     let (samples, left_out) = gleaner.samples(&rollout.id).await;
     assert_eq!((samples.len(), left_out), (1, vec![]));
-    assert_sampled(&samples[0], std::slice::from_ref(&seen));
-    (client, seen.body)
+    assert_sampled(&samples[0], std::slice::from_ref(&at_policy));
+    (client, at_policy.body)
 }
 
 fn with_tools(text: &str, stream: bool, names: &[&str]) -> Value {

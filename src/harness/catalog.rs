@@ -6,6 +6,7 @@ use std::path::Path;
 use include_dir::{Dir, include_dir};
 
 use super::spec::{Spec, SpecError, nearest};
+use crate::wire;
 
 static EMBEDDED: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/harnesses");
 
@@ -97,6 +98,11 @@ impl Catalog {
         let text = files.get("harness.toml").ok_or_else(|| unreadable("is missing"))?;
         let text = std::str::from_utf8(text).map_err(|_| unreadable("is not UTF-8"))?;
         let spec = Spec::parse(&file, text)?;
+        let served = || wire::ALL.iter().map(|wire| wire.name());
+        if let Some(name) = spec.wires().find(|name| !served().any(|served| served == *name)) {
+            let near = nearest(name, served()).map(|near| format!(" (did you mean {near}?)")).unwrap_or_default();
+            return Err(unreadable(&format!("speaks the wire {name}, which is not served{near}")));
+        }
         for name in &spec.payload.uses {
             if let (false, Some(script)) = (files.contains_key(name), self.shared.get(name)) {
                 files.insert(name.clone(), script.clone());
@@ -165,6 +171,15 @@ mod tests {
     fn an_unknown_name_tells_the_nearest() {
         let error = Catalog::load(None).unwrap().get("codx").unwrap_err().to_string();
         assert!(error.starts_with("there is no harness codx (did you mean codex?); there are: claude-code, codex, "), "{error}");
+    }
+
+    #[test]
+    fn a_wire_that_is_not_served_is_refused() {
+        let text = "name = \"own\"\nversion = \"1\"\ndescription = \"\"\nwire = \"mesages\"\n[payload]\nbuild = \"b.sh\"\nwhere = \"host\"\n\
+                    [run]\ncommand = [\"x\"]\n";
+        let files = [("harness.toml", text), ("b.sh", "")].map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec()));
+        let error = Catalog::default().add("own", "here", files.into()).unwrap_err().to_string();
+        assert_eq!(error, "own/harness.toml: speaks the wire mesages, which is not served (did you mean messages?)");
     }
 
     #[test]
