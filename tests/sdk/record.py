@@ -8,7 +8,7 @@ import time
 import cases
 import derive
 
-PATIENCE_S = 5
+PATIENCE_S = 20
 # What the record says of a failure, by whether the reply was streamed.
 KINDS = {"refused": ("refused", "refused"), "busy": ("rate_limited", "rate_limited"), "down": ("unavailable", "unavailable"),
          "inside": ("unavailable", "cut"), "cut": ("unavailable", "cut"), None: ("cancelled", "cancelled")}

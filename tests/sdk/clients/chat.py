@@ -13,7 +13,7 @@ HTTP = openai.DefaultHttpxClient()
 
 def client(asked):
     # A client that hangs up on a whole body is one that waits no longer.
-    timeout = 0.7 if asked.get("hang_up") and asked["way"] == "whole" else 60
+    timeout = 2 if asked.get("hang_up") and asked["way"] == "whole" else 60
     return openai.OpenAI(base_url=f"{asked['url']}/v1", api_key=asked["key"], max_retries=asked.get("retries", 0), timeout=timeout, http_client=HTTP)
 
 

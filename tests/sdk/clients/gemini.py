@@ -15,7 +15,7 @@ def client(asked):
     options = types.HttpOptions(base_url=asked["url"])
     # A client that hangs up on a whole body is one that waits no longer.
     if asked.get("hang_up") and asked["way"] == "whole":
-        options.timeout = 700
+        options.timeout = 2000
     return genai.Client(api_key=asked["key"], http_options=options)
 
 

@@ -14,7 +14,7 @@ HTTP = anthropic.DefaultHttpxClient()
 
 def client(asked):
     # A client that hangs up on a whole body is one that waits no longer.
-    timeout = 0.7 if asked.get("hang_up") and asked["way"] == "whole" else 60
+    timeout = 2 if asked.get("hang_up") and asked["way"] == "whole" else 60
     retries = asked.get("retries", 0)
     return anthropic.Anthropic(base_url=asked["url"], api_key=asked["key"], max_retries=retries, timeout=timeout, http_client=HTTP)
 
