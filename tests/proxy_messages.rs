@@ -194,6 +194,38 @@ async fn a_claude_code_conversation_is_one_sample() {
 }
 
 #[tokio::test]
+async fn a_thread_goes_on_from_what_is_in_the_store() {
+    let (policy, gleaner) =
+        start(152, [Reply::tools(&[("ls", "")]).thinking("where?"), Reply::text("So it is."), Reply::text("Bye.")]).await;
+    let rollout = gleaner.plain_rollout().await;
+    let mut body = with_tools("look", true, &["ls"]);
+    body["system"] = json!("You are brief.");
+    body["thread"] = json!({"type": "create"});
+    let first = Seen::read(&mut gleaner.call(PATH, &rollout.key, &body).await).await;
+    let result = json!({"type": "tool_result", "tool_use_id": first.calls()[0].0, "content": "a.txt"});
+    let mut last = first;
+    for content in [json!([result]), json!("Thanks.")] {
+        let thread = json!({"type": "continue", "previous_message_id": last.id});
+        let next = json!({"model": "any", "max_tokens": 100, "stream": true, "thread": thread,
+                          "messages": [{"role": "user", "content": content}]});
+        last = Seen::read(&mut gleaner.call(PATH, &rollout.key, &next).await).await;
+        assert!(last.complete, "{last:?}");
+        // What one rollout said is no other's.
+        let other = gleaner.plain_rollout().await;
+        let refused = Seen::read(&mut gleaner.call(PATH, &other.key, &next).await).await.error.unwrap();
+        assert_eq!(refused["error"]["details"]["error_code"], "thread_not_found");
+    }
+    let upstream = policy.last().body;
+    let roles: Vec<&Value> = upstream["messages"].as_array().unwrap().iter().map(|message| &message["role"]).collect();
+    assert_eq!(roles, ["system", "user", "assistant", "tool", "assistant", "user"]);
+    assert_eq!(upstream["messages"][2]["reasoning"], "where?");
+    assert_eq!(upstream["tools"][0]["function"]["name"], "ls");
+    let (samples, left_out) = gleaner.samples(&rollout.id).await;
+    assert_eq!((samples.len(), left_out), (1, vec![]));
+    assert_sampled(&samples[0], &policy.seen());
+}
+
+#[tokio::test]
 async fn a_tool_that_is_loaded_changes_nothing_before_it() {
     let search = Reply::tools(&[("ToolSearch", r#"{"query": "fetch"}"#)]);
     let (policy, gleaner) = start(139, [search, Reply::tools(&[("Fetch", r#"{"url": "x"}"#)]), Reply::text("done")]).await;
