@@ -16,8 +16,11 @@ use gleaner::wire::{self, ReplyHead, Wire, sse};
 /// Growth that is taken for linear where four is the ideal.
 const MOST: f64 = 8.0;
 
+/// What replies are called, a size, and the events of one of that size.
+type Case = (&'static str, usize, fn(usize) -> Vec<Event>);
+
 /// Replies of a size: what they are called, the size, and their events.
-static REPLIES: [(&str, usize, fn(usize) -> Vec<Event>); 4] = [
+static REPLIES: [Case; 4] = [
     ("events of text", 10_000, |size| (0..size).map(|at| Event::Text(word(at))).collect()),
     ("events of reasoning", 10_000, |size| (0..size).map(|at| Event::Reasoning(word(at))).collect()),
     ("pieces of one call's arguments", 10_000, |size| {
@@ -85,14 +88,18 @@ fn write(wire: &dyn Wire, events: &[Event]) -> Duration {
     let call = Call::new(wire.name());
     let head = || ReplyHead { call_id: CallId(uuid::Uuid::from_u128(7)), choice: 0, created: 1, model: "m".to_owned() };
     let mut fold = Fold::default();
-    events.iter().for_each(|event| fold.push(event));
+    for event in events {
+        fold.push(event);
+    }
     fold.push(&Event::Finish(FinishReason::Stop));
     let reply = fold.reply();
     let begun = Instant::now();
     let mut out = Vec::new();
     let mut encoder = wire.encoder(&call, head());
     encoder.begin(&mut out);
-    events.iter().for_each(|event| encoder.event(event, &mut out));
+    for event in events {
+        encoder.event(event, &mut out);
+    }
     encoder.finish(&reply, &mut out);
     encoder.close(reply.usage.as_ref(), &mut out);
     wire.encoder(&call, head()).whole(&[reply], &mut out);

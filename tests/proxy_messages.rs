@@ -27,21 +27,21 @@ async fn exact(seed: u64, reply: Reply, body: &Value) -> (Seen, Value) {
     let id = answer.call_id();
     let client = Seen::read(&mut answer).await;
     assert!(client.complete, "{client:?}");
-    let (record, seen) = (gleaner.record(&id).await, policy.last());
+    let (record, at_policy) = (gleaner.record(&id).await, policy.last());
     assert_eq!((record.status(), record.level()), ("done", "full"), "{record:?}");
     assert_eq!(
         (record.prompt_ids(), record.completion_ids(), record.logprobs()),
-        (seen.prompt_ids.clone(), seen.ids(), seen.logprobs())
+        (at_policy.prompt_ids.clone(), at_policy.ids(), at_policy.logprobs())
     );
-    assert_eq!(client.usage["input_tokens"], seen.prompt_ids.len());
-    assert_eq!(client.usage["output_tokens"], seen.tokens.len());
+    assert_eq!(client.usage["input_tokens"], at_policy.prompt_ids.len());
+    assert_eq!(client.usage["output_tokens"], at_policy.tokens.len());
     if body["stream"] == true {
-        assert_eq!(client.first_usage["input_tokens"], seen.prompt_ids.len(), "the server told it before it spoke");
+        assert_eq!(client.first_usage["input_tokens"], at_policy.prompt_ids.len(), "the server told it before it spoke");
     }
     let (samples, left_out) = gleaner.samples(&rollout.id).await;
     assert_eq!((samples.len(), left_out), (1, vec![]));
-    assert_sampled(&samples[0], std::slice::from_ref(&seen));
-    (client, seen.body)
+    assert_sampled(&samples[0], std::slice::from_ref(&at_policy));
+    (client, at_policy.body)
 }
 
 fn with_tools(text: &str, stream: bool, names: &[&str]) -> Value {
@@ -188,6 +188,38 @@ async fn a_claude_code_conversation_is_one_sample() {
     for note in ["billing header", "passed on as the user's", "deferred tools were not offered"] {
         assert!(notes.contains(note), "{note}: {notes}");
     }
+    let (samples, left_out) = gleaner.samples(&rollout.id).await;
+    assert_eq!((samples.len(), left_out), (1, vec![]));
+    assert_sampled(&samples[0], &policy.seen());
+}
+
+#[tokio::test]
+async fn a_thread_goes_on_from_what_is_in_the_store() {
+    let (policy, gleaner) =
+        start(152, [Reply::tools(&[("ls", "")]).thinking("where?"), Reply::text("So it is."), Reply::text("Bye.")]).await;
+    let rollout = gleaner.plain_rollout().await;
+    let mut body = with_tools("look", true, &["ls"]);
+    body["system"] = json!("You are brief.");
+    body["thread"] = json!({"type": "create"});
+    let first = Seen::read(&mut gleaner.call(PATH, &rollout.key, &body).await).await;
+    let result = json!({"type": "tool_result", "tool_use_id": first.calls()[0].0, "content": "a.txt"});
+    let mut last = first;
+    for content in [json!([result]), json!("Thanks.")] {
+        let thread = json!({"type": "continue", "previous_message_id": last.id});
+        let next = json!({"model": "any", "max_tokens": 100, "stream": true, "thread": thread,
+                          "messages": [{"role": "user", "content": content}]});
+        last = Seen::read(&mut gleaner.call(PATH, &rollout.key, &next).await).await;
+        assert!(last.complete, "{last:?}");
+        // What one rollout said is no other's.
+        let other = gleaner.plain_rollout().await;
+        let refused = Seen::read(&mut gleaner.call(PATH, &other.key, &next).await).await.error.unwrap();
+        assert_eq!(refused["error"]["details"]["error_code"], "thread_not_found");
+    }
+    let upstream = policy.last().body;
+    let roles: Vec<&Value> = upstream["messages"].as_array().unwrap().iter().map(|message| &message["role"]).collect();
+    assert_eq!(roles, ["system", "user", "assistant", "tool", "assistant", "user"]);
+    assert_eq!(upstream["messages"][2]["reasoning"], "where?");
+    assert_eq!(upstream["tools"][0]["function"]["name"], "ls");
     let (samples, left_out) = gleaner.samples(&rollout.id).await;
     assert_eq!((samples.len(), left_out), (1, vec![]));
     assert_sampled(&samples[0], &policy.seen());

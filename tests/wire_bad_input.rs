@@ -311,7 +311,7 @@ fn turns_of_messages_that_are_none_are_named() {
 }
 
 #[test]
-fn a_conversation_that_only_a_server_would_keep_is_not_found() {
+fn a_thread_that_is_not_ours_is_not_found() {
     let result = r#"{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":"x"}]}"#;
     for list in ["", result] {
         let body =

@@ -195,12 +195,6 @@ class Cell:
         return self.way.startswith("runner")
 
     @property
-    def lost_threads(self):
-        """Calls that are refused, and why the SDK then sends the whole conversation: Anthropic's runners go on from a thread that
-        the server is to keep, and Gleaner keeps none."""
-        return 1 if self.wire == "messages" and self.runs_tools else 0
-
-    @property
     def asked(self):
         """What the client is told."""
         return {"wire": self.wire, "way": self.way, "prompt": f"{self.mark} Say something."} | self.case.ask

@@ -199,6 +199,16 @@ def test_a_finished_rollout_takes_no_calls(play, wire, language):
     assert (error["class"], error["status"]) == (name, 409)
 
 
+@pytest.mark.parametrize("wire", CHAT_WIRES)
+def test_an_asynchronous_client_gets_the_same(play, wire):
+    reply = {"reasoning": "Hm, two.\n", "text": "naïve 日本 👩‍🚀 ", "tool_calls": [cases.BERN, cases.ROME], "pause_ms": 1200}
+    play.script(reply)
+    got = play.ask("python", wire, "asynchronous", tools=[cases.WEATHER], reasoning=True)
+    assert got["error"] is None
+    assert [got["text"], got["reasoning"], got["calls"]] == record.scripted(reply)
+    play.assert_one_sample()
+
+
 def test_derive_finds_what_differs(play, tmp_path):
     play.script(TEXTS[0])
     assert play.ask("python", "chat", "whole")["error"] is None

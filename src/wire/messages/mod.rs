@@ -7,13 +7,14 @@ mod notes;
 mod reply;
 mod request;
 mod stream;
+mod thread;
 mod tools;
 mod turns;
 
 use bytes::Bytes;
 
 use super::{Encoder, ReplyHead, Target, Wire};
-use crate::call::{Call, Failure};
+use crate::call::{Call, Failure, Kept};
 use crate::ids::CallId;
 
 pub(super) struct Messages;
@@ -30,7 +31,15 @@ impl Wire for Messages {
     }
 
     fn parse(&self, target: Target<'_>, body: &Bytes) -> Result<Vec<Call>, Failure> {
-        request::parse(body, self.asks_count(target))
+        request::parse(body, self.asks_count(target), None)
+    }
+
+    fn needs(&self, _target: Target<'_>, body: &Bytes) -> Vec<CallId> {
+        thread::needs(body)
+    }
+
+    fn resume(&self, target: Target<'_>, body: &Bytes, earlier: &[&Kept]) -> Result<Vec<Call>, Failure> {
+        request::parse(body, self.asks_count(target), Some(earlier))
     }
 
     fn asks_count(&self, target: Target<'_>) -> bool {

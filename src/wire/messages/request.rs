@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 
-use super::error::LOST_THREAD;
 use super::notes::Notes;
+use super::thread::{self, Held};
 use super::tools::Offered;
 use super::turns::{self, MESSAGE, Turns};
-use crate::call::{Call, Content, Failure, FailureKind, Message, Raw, Rest, Role, Sampling, Text, Wants};
+use crate::call::{Call, Content, Failure, Kept, Message, Raw, Rest, Role, Sampling, Text, Wants};
 use crate::wire::fields::{self, At, Fields};
 
 const REQUEST: [&str; 39] = [
@@ -60,18 +60,24 @@ const INTEGER: &str = "a whole number";
 
 type Request<'de> = Fields<'de, { REQUEST.len() }>;
 
-/// Reads a request; one that only asks for a count needs no limit of tokens.
-pub(super) fn parse(body: &Bytes, counts: bool) -> Result<Vec<Call>, Failure> {
+/// Reads a request; one that only asks for a count needs no limit of tokens. One that goes on from a thread says of which call,
+/// and is read whole once the calls of the thread are given.
+pub(super) fn parse(body: &Bytes, counts: bool, earlier: Option<&[&Kept]>) -> Result<Vec<Call>, Failure> {
     let at = &At::Body;
-    let mut turns = Turns::new(body);
+    let Held { state, first } = earlier.map(|earlier| thread::held(body, earlier)).transpose()?.unwrap_or_default();
+    let mut turns = Turns::after(state, body);
     let fields = fields::read(body, &REQUEST, "messages", &MESSAGE, &mut turns)?;
-    refuse_thread(at, &fields)?;
+    let previous = thread::previous(at, &fields)?;
+    if previous.is_some() && earlier.is_none() {
+        let stream = fields.read(at, "stream", BOOLEAN)?.unwrap_or(false);
+        let model = fields.string(at, "model")?.unwrap_or_default().into_owned();
+        return Ok(vec![Call { model, stream, previous, ..Call::new("messages") }]);
+    }
     if !turns.were_given() {
         return Err(At::Field(at, "messages").invalid("is missing"));
     }
     let mut notes = Notes::default();
-    let system = turns::read_system(body, &At::Field(at, "system"), fields.value("system"), &mut notes)?;
-    let mut offered = Offered::read(at, &fields, &mut notes)?;
+    let (system, mut offered) = read_frame(body, at, &fields, first, &mut notes)?;
     let choice = offered.choose(at, &fields, &mut notes)?;
     let messages = turns.conversation(system, &mut offered, &mut notes)?;
     offered.note_hidden(&mut notes);
@@ -104,9 +110,33 @@ pub(super) fn parse(body: &Bytes, counts: bool) -> Result<Vec<Call>, Failure> {
         response_format: format,
         wants: Wants { usage: true, ..Wants::default() },
         rest,
+        previous,
         notes: notes.list(),
         ..Call::new("messages")
     }])
+}
+
+/// The system prompt and the tools: the request's own, or else those of the one that began its thread.
+fn read_frame(
+    body: &Bytes,
+    at: &At<'_>,
+    fields: &Request<'_>,
+    first: Option<&Bytes>,
+    notes: &mut Notes,
+) -> Result<(Vec<Text>, Offered), Failure> {
+    let here = &At::Field(at, "system");
+    let begun = first.map(|first| Ok((first, fields::read_plain(first, &["system", "tools"])?))).transpose()?;
+    let system = match &begun {
+        Some((first, begun)) if fields.value("system").is_none() => {
+            turns::read_system(first, here, begun.value("system"), notes)?
+        }
+        _ => turns::read_system(body, here, fields.value("system"), notes)?,
+    };
+    let offered = match &begun {
+        Some((_, begun)) if fields.value("tools").is_none() => Offered::read(at, begun, notes)?,
+        _ => Offered::read(at, fields, notes)?,
+    };
+    Ok((system, offered))
 }
 
 fn read_limit(at: &At<'_>, fields: &Request<'_>, counts: bool) -> Result<Option<u64>, Failure> {
@@ -197,16 +227,6 @@ fn read_format_of<const N: usize>(at: &At<'_>, name: &str, fields: &Fields<'_, N
         Some(other) => Err(At::Field(at, "type").invalid(format_args!("must be json_schema, not {other:?}"))),
         None => Err(At::Field(at, "type").invalid("is missing")),
     }
-}
-
-/// Refuses to go on from a conversation that the server would keep. That one is begun is no matter: its first request has all of
-/// it, and clients whose thread is lost send all of it again.
-fn refuse_thread(at: &At<'_>, fields: &Request<'_>) -> Result<(), Failure> {
-    let Some(thread) = fields.object(at, "thread", &["previous_message_id"])? else { return Ok(()) };
-    let at = &At::Field(at, "thread");
-    let Some(previous) = thread.text(at, "previous_message_id")? else { return Ok(()) };
-    let what = format!("there is no thread at {previous:?}: conversations are not kept; send all of it as messages");
-    Err(Failure { param: Some(LOST_THREAD.to_owned()), ..Failure::new(FailureKind::NotFound, what) })
 }
 
 /// Notes what a policy can't do.

@@ -4,11 +4,12 @@
 use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
+use serde::Deserialize;
 
 use super::blocks::{self, BLOCK, Block, Depth, Piece, join};
 use super::notes::Notes;
 use super::tools::Offered;
-use crate::call::{Content, Failure, Message, Part, Role, Text, ToolCall, ToolKind};
+use crate::call::{Content, Failure, Message, Part, Raw, Role, Text, ToolCall, ToolKind};
 use crate::wire::fields::{self, At, Fields, Items};
 
 /// The fields of messages that are acted on.
@@ -21,11 +22,13 @@ const BILLING: &[u8] = b"x-anthropic-billing-header";
 /// The messages, as far as they were read.
 pub(super) struct Turns<'de> {
     body: &'de Bytes,
-    state: Option<State>,
+    given: bool,
+    state: State,
 }
 
+/// What was said so far.
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     /// What the system said before the conversation's first message.
     system: Vec<Piece>,
     turns: Vec<Turn>,
@@ -60,13 +63,19 @@ struct Said {
 }
 
 impl<'de> Turns<'de> {
-    pub(super) fn new(body: &'de Bytes) -> Self {
-        Self { body, state: None }
+    /// The messages of `body`, after what was said before.
+    pub(super) fn after(state: State, body: &'de Bytes) -> Self {
+        Self { body, given: false, state }
+    }
+
+    /// What was said with these messages.
+    pub(super) fn state(self) -> State {
+        self.state
     }
 
     /// Tells whether there were messages at all.
     pub(super) fn were_given(&self) -> bool {
-        self.state.is_some()
+        self.given
     }
 
     /// The conversation, with the request's system prompt before it.
@@ -79,7 +88,7 @@ impl<'de> Turns<'de> {
         offered: &mut Offered,
         notes: &mut Notes,
     ) -> Result<Vec<Message>, Failure> {
-        let State { system: leading, turns, folded, notes: own, orphan } = self.state.unwrap_or_default();
+        let State { system: leading, turns, folded, notes: own, orphan } = self.state;
         if let Some(orphan) = orphan {
             return Err(orphan);
         }
@@ -137,6 +146,22 @@ impl State {
         }
     }
 
+    /// Takes a reply as it was recorded, in chat completions' form.
+    pub(super) fn reply(&mut self, message: &Raw) {
+        let Ok(recorded) = message.read::<Recorded>() else { return };
+        let text = |raw: Option<Raw>| raw.and_then(|raw| raw.as_text()).filter(|text| !text.is_empty());
+        let said = self.said();
+        said.reasoning.extend(text(recorded.reasoning_content));
+        said.texts.extend(text(recorded.content));
+        for call in recorded.tool_calls {
+            let (Some(id), Some(name)) = (call.id.as_text(), call.function.name.as_text()) else { continue };
+            // As clients send it back that keep the conversation themselves.
+            let arguments = text(Some(call.function.arguments)).unwrap_or_else(|| Text::new("{}"));
+            said.places.insert(id.decode().into_owned(), said.calls.len());
+            said.calls.push(ToolCall { id, kind: ToolKind::Function, namespace: None, name, arguments });
+        }
+    }
+
     /// Takes a tool's result.
     fn result(&mut self, body: &Bytes, at: &At<'_>, block: &Block<'_>) -> Result<(), Failure> {
         let id = block.required_text(at, "tool_use_id")?;
@@ -151,7 +176,7 @@ impl State {
         let place = before.and_then(|said| said.places.get(&*id.decode()).copied());
         let here = &At::Field(at, "tool_use_id");
         let Some(place) = place else {
-            // Not refused yet: where the conversation goes on from one that a server would keep, that must be said instead.
+            // Not refused yet: where the conversation goes on from a thread, that is read first.
             let orphan = || here.invalid(format_args!("answers no tool_use of the turn before it: {id:?}"));
             self.orphan.get_or_insert_with(orphan);
             return Ok(());
@@ -165,13 +190,34 @@ impl State {
     }
 }
 
+/// A reply as its record has it.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Recorded {
+    content: Option<Raw>,
+    reasoning_content: Option<Raw>,
+    tool_calls: Vec<RecordedCall>,
+}
+
+#[derive(Deserialize)]
+struct RecordedCall {
+    id: Raw,
+    function: RecordedFunction,
+}
+
+#[derive(Deserialize)]
+struct RecordedFunction {
+    name: Raw,
+    arguments: Raw,
+}
+
 impl<'de> Items<'de, { MESSAGE.len() }> for Turns<'de> {
     fn begin(&mut self) {
-        self.state = Some(State::default());
+        self.given = true;
     }
 
     fn item(&mut self, at: &At<'_>, item: Fields<'de, { MESSAGE.len() }>) -> Result<(), Failure> {
-        let (body, state) = (self.body, self.state.get_or_insert_default());
+        let (body, state) = (self.body, &mut self.state);
         let role = item.string(at, "role")?.ok_or_else(|| At::Field(at, "role").invalid("is missing"))?;
         let here = &At::Field(at, "content");
         let value = item.value("content");

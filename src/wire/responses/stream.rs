@@ -228,10 +228,7 @@ impl ResponsesEncoder {
             PartKind::Refusal => (*kind, reply.refusal.as_ref().unwrap_or(&empty)),
         };
         let parts: Vec<_> = kinds.iter().map(text).collect();
-        let logprobs = match self.logprobs {
-            true if self.shown.is_empty() => logprobs::of_text(reply),
-            _ => self.shown.clone(),
-        };
+        let logprobs = if self.logprobs && self.shown.is_empty() { logprobs::of_text(reply) } else { self.shown.clone() };
         let mut written = Vec::new();
         reply::write_message(&mut written, id, status.name(), &parts, &logprobs);
         for (index, (kind, text)) in parts.into_iter().enumerate() {

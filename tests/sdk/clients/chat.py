@@ -1,5 +1,6 @@
 """openai: chat.completions."""
 
+import asyncio
 import json
 
 import openai
@@ -12,7 +13,7 @@ HTTP = openai.DefaultHttpxClient()
 
 def client(asked):
     # A client that hangs up on a whole body is one that waits no longer.
-    timeout = 0.7 if asked.get("hang_up") and asked["way"] == "whole" else 60
+    timeout = 2 if asked.get("hang_up") and asked["way"] == "whole" else 60
     return openai.OpenAI(base_url=f"{asked['url']}/v1", api_key=asked["key"], max_retries=asked.get("retries", 0), timeout=timeout, http_client=HTTP)
 
 
@@ -154,3 +155,13 @@ def models(asked, got):
     made = client(asked)
     got["models"] = [model.id for model in made.models.list()]
     got["model"] = made.models.retrieve(got["models"][0]).id
+
+
+def asynchronous(asked, got):
+    """The stream helper of the asynchronous client."""
+    async def run():
+        async with openai.AsyncOpenAI(base_url=f"{asked['url']}/v1", api_key=asked["key"], max_retries=0) as made:
+            async with made.chat.completions.stream(**request(asked), stream_options={"include_usage": True}) as events:
+                read(got, await events.get_final_completion())
+
+    asyncio.run(run())

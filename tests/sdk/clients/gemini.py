@@ -1,5 +1,6 @@
 """google-genai: models and chats."""
 
+import asyncio
 import base64
 import re
 
@@ -14,7 +15,7 @@ def client(asked):
     options = types.HttpOptions(base_url=asked["url"])
     # A client that hangs up on a whole body is one that waits no longer.
     if asked.get("hang_up") and asked["way"] == "whole":
-        options.timeout = 700
+        options.timeout = 2000
     return genai.Client(api_key=asked["key"], http_options=options)
 
 
@@ -143,3 +144,13 @@ def models(asked, got):
     made = client(asked)
     got["models"] = [model.name for model in made.models.list()]
     got["model"] = made.models.get(model=got["models"][0]).name
+
+
+def asynchronous(asked, got):
+    """The stream of the asynchronous client."""
+    async def run():
+        async with client(asked).aio as made:
+            async for chunk in await made.models.generate_content_stream(model="any", contents=parts(asked), config=config(asked)):
+                add(got, chunk)
+
+    asyncio.run(run())

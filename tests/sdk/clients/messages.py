@@ -1,5 +1,6 @@
 """anthropic: messages."""
 
+import asyncio
 import json
 import re
 
@@ -13,7 +14,7 @@ HTTP = anthropic.DefaultHttpxClient()
 
 def client(asked):
     # A client that hangs up on a whole body is one that waits no longer.
-    timeout = 0.7 if asked.get("hang_up") and asked["way"] == "whole" else 60
+    timeout = 2 if asked.get("hang_up") and asked["way"] == "whole" else 60
     retries = asked.get("retries", 0)
     return anthropic.Anthropic(base_url=asked["url"], api_key=asked["key"], max_retries=retries, timeout=timeout, http_client=HTTP)
 
@@ -147,3 +148,13 @@ def models(asked, got):
     made = client(asked)
     got["models"] = [model.id for model in made.models.list()]
     got["model"] = made.models.retrieve(got["models"][0]).id
+
+
+def asynchronous(asked, got):
+    """The stream helper of the asynchronous client."""
+    async def run():
+        async with anthropic.AsyncAnthropic(base_url=asked["url"], api_key=asked["key"], max_retries=0) as made:
+            async with made.messages.stream(**request(asked)) as events:
+                read(got, await events.get_final_message())
+
+    asyncio.run(run())

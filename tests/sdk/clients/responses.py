@@ -1,7 +1,9 @@
 """openai: responses."""
 
+import asyncio
 import json
 
+import openai
 from openai.lib.responses_tool_runner import RegisteredFunction, ResponsesToolRunner
 
 from . import HungUp, results
@@ -164,3 +166,13 @@ def unknown(asked, got):
 
 def compact(asked, got):
     client(asked).responses.compact(model="any", input=asked["prompt"])
+
+
+def asynchronous(asked, got):
+    """The stream helper of the asynchronous client."""
+    async def run():
+        async with openai.AsyncOpenAI(base_url=f"{asked['url']}/v1", api_key=asked["key"], max_retries=0) as made:
+            async with made.responses.stream(**request(asked)) as events:
+                read(got, await events.get_final_response())
+
+    asyncio.run(run())

@@ -29,7 +29,7 @@ export class HungUp extends Error {}
 
 /** Options of a request: a client that hangs up on a whole body waits no longer. */
 export function patience(asked) {
-  return asked.hang_up && asked.way === 'whole' ? { signal: AbortSignal.timeout(700) } : {};
+  return asked.hang_up && asked.way === 'whole' ? { signal: AbortSignal.timeout(2000) } : {};
 }
 
 export { assert };
