@@ -118,22 +118,13 @@ pub(super) fn read_system(body: &Bytes, at: &At<'_>, value: &RawValue, notes: &m
         }
     }
     texts.retain(|text| !text.is_empty());
-    Ok(match texts.as_slice() {
-        [] => None,
-        [text] => Some(text.clone()),
-        // Each is an instruction of its own.
-        _ => Some(Text::from_inner(&texts.iter().map(Text::inner).collect::<Vec<_>>().join(&b"\\n\\n"[..]))),
-    })
+    Ok(Text::join(&texts, Text::BLANK_LINE))
 }
 
-/// The content of a message of these parts. Text alone is a string: templates that know no parts take that.
+/// The content of a message of these parts, without texts that say nothing beside others.
 pub(super) fn content(mut parts: Vec<Part>) -> Content {
     if parts.len() > 1 {
         parts.retain(|part| !matches!(part, Part::Text(text) if text.is_empty()));
     }
-    match parts.as_slice() {
-        [] => Content::Text(Text::new("")),
-        [Part::Text(text)] => Content::Text(text.clone()),
-        _ => Content::Parts(parts),
-    }
+    Content::of_parts(parts)
 }

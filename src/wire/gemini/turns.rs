@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use super::contents::content;
 use super::parts::{Called, Piece, Response};
 use super::signature::Carried;
-use crate::call::{Content, Failure, Message, Part, Role, Text, ToolCall, ToolKind};
+use crate::call::{Failure, Message, Part, Role, Text, ToolCall, ToolKind};
 use crate::wire::fields::At;
 
 /// A conversation as it is read.
@@ -164,20 +164,10 @@ impl Turn {
     }
 
     fn message(self) -> Message {
-        let joined = |texts: &[Text]| match texts {
-            [] => None,
-            [text] => Some(text.clone()),
-            // Pieces of one stream.
-            _ => Some(Text::from_inner(&texts.iter().map(Text::inner).collect::<Vec<_>>().concat())),
-        };
+        // Pieces of one stream; nothing was between them.
+        let joined = |texts: &[Text]| Text::join(texts, b"");
         let reasoning = if self.carried.is_empty() { joined(&self.thoughts) } else { Some(Text::new(&self.carried)) };
-        let content = match joined(&self.said).filter(|text| !text.is_empty()) {
-            Some(text) => Content::Text(text),
-            None if self.calls.is_empty() => Content::Text(Text::new("")),
-            None => Content::Null,
-        };
-        let reasoning = reasoning.filter(|text| !text.is_empty());
-        Message { content, reasoning, tool_calls: self.calls, ..Message::new(Role::Assistant) }
+        Message::turn(joined(&self.said), reasoning.filter(|text| !text.is_empty()), self.calls)
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 
-use super::blocks::{self, BLOCK, Block, Depth, Piece, join};
+use super::blocks::{self, BLOCK, Block, Depth, Piece};
 use super::notes::Notes;
 use super::tools::Offered;
 use crate::call::{Content, Failure, Message, Part, Role, Text, ToolCall, ToolKind};
@@ -13,8 +13,6 @@ use crate::wire::fields::{self, At, Fields, Items};
 
 /// The fields of messages that are acted on.
 pub(super) const MESSAGE: [&str; 2] = ["role", "content"];
-/// Escaped text between texts that were messages or blocks of their own.
-const BLANK_LINE: &[u8] = b"\\n\\n";
 /// How a text begins that is no part of the prompt: it differs from request to request, and with it would every token after.
 const BILLING: &[u8] = b"x-anthropic-billing-header";
 
@@ -93,7 +91,7 @@ impl<'de> Turns<'de> {
                 texts.push(text);
             }
         }
-        let system = join(&texts, BLANK_LINE).map(|text| Message::text(Role::System, text));
+        let system = Text::join(&texts, Text::BLANK_LINE).map(|text| Message::text(Role::System, text));
         let mut messages: Vec<Message> = system.into_iter().collect();
         for turn in turns {
             match turn {
@@ -243,7 +241,7 @@ fn read_said(body: &Bytes, at: &At<'_>, value: &Value, state: &mut State) -> Res
         Ok(())
     })?;
     // Pieces of one message are of one text; nothing was between them that the model said.
-    state.said().texts.extend(join(&texts, b""));
+    state.said().texts.extend(Text::join(&texts, b""));
     Ok(())
 }
 
@@ -282,28 +280,16 @@ fn resolve(pieces: Vec<Piece>, offered: &mut Offered, notes: &mut Notes) -> Vec<
     pieces.into_iter().map(part).collect()
 }
 
-fn content(mut parts: Vec<Part>) -> Content {
-    match parts.as_slice() {
-        [] => Content::Text(Text::new("")),
-        // Templates that know no parts take a string.
-        [Part::Text(_)] => match parts.pop() {
-            Some(Part::Text(text)) => Content::Text(text),
-            _ => Content::Null,
-        },
-        _ => Content::Parts(parts),
-    }
-}
-
 impl Asked {
     fn write(mut self, offered: &mut Offered, notes: &mut Notes, messages: &mut Vec<Message>) {
         self.results.sort_by_key(|(place, ..)| *place);
         let silent = self.results.is_empty();
         for (_, id, pieces) in self.results {
-            let content = content(resolve(pieces, offered, notes));
+            let content = Content::of_parts(resolve(pieces, offered, notes));
             messages.push(Message { content, tool_call_id: Some(id), ..Message::new(Role::Tool) });
         }
         if silent || !self.pieces.is_empty() {
-            let content = content(resolve(self.pieces, offered, notes));
+            let content = Content::of_parts(resolve(self.pieces, offered, notes));
             messages.push(Message { content, ..Message::new(Role::User) });
         }
     }
@@ -312,14 +298,9 @@ impl Asked {
 impl Said {
     fn message(mut self) -> Message {
         self.texts.retain(|text| !text.is_empty());
-        let content = match join(&self.texts, BLANK_LINE) {
-            Some(text) => Content::Text(text),
-            None if self.calls.is_empty() => Content::Text(Text::new("")),
-            None => Content::Null,
-        };
         // Pieces of reasoning are of one stream; nothing was between them.
-        let reasoning = join(&self.reasoning, b"");
-        Message { content, reasoning, tool_calls: self.calls, ..Message::new(Role::Assistant) }
+        let reasoning = Text::join(&self.reasoning, b"");
+        Message::turn(Text::join(&self.texts, Text::BLANK_LINE), reasoning, self.calls)
     }
 }
 

@@ -326,7 +326,7 @@ impl Encoder for ResponsesEncoder {
                 return;
             }
             Event::Extra(extra) if self.logprobs => {
-                if let Some(logprobs) = logprobs::of_event(extra) {
+                if let Some(logprobs) = extra.logprobs() {
                     self.say_waiting(Some(logprobs), out);
                 }
                 return;

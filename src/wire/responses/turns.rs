@@ -3,11 +3,8 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use super::content::{join, texts};
+use super::content::texts;
 use crate::call::{Content, Message, Role, Text, ToolCall};
-
-/// Escaped text between texts that were items of their own.
-const BLANK_LINE: &[u8] = b"\\n\\n";
 
 /// A conversation as it is read.
 #[derive(Clone, Default)]
@@ -56,7 +53,7 @@ impl Turns {
     /// The assistant's text.
     pub(super) fn said(&mut self, content: &Content) {
         let turn = self.open.get_or_insert_default();
-        turn.said.extend(join(&texts(content), b"").filter(|text| !text.is_empty()));
+        turn.said.extend(Text::join(&texts(content), b"").filter(|text| !text.is_empty()));
     }
 
     /// A call of a tool.
@@ -77,21 +74,16 @@ impl Turns {
             notes.push(format!("{} later system or developer messages were passed on as the user's", self.folded));
         }
         let system: Vec<Text> = instructions.into_iter().chain(self.system).collect();
-        let system = join(&system, BLANK_LINE).map(|text| Message::text(Role::System, text));
+        let system = Text::join(&system, Text::BLANK_LINE).map(|text| Message::text(Role::System, text));
         let (messages, orphan) = outputs_after_calls(self.messages, &self.untold, notes);
         (system.into_iter().chain(messages).collect(), orphan)
     }
 
     fn close(&mut self) {
         let Some(Turn { reasoning, said, calls }) = self.open.take() else { return };
-        let content = match join(&said, BLANK_LINE) {
-            Some(text) => Content::Text(text),
-            None if calls.is_empty() => Content::Text(Text::new("")),
-            None => Content::Null,
-        };
         // Pieces of reasoning are of one stream; nothing was between them.
-        let reasoning = join(&reasoning, b"");
-        self.messages.push(Message { content, reasoning, tool_calls: calls, ..Message::new(Role::Assistant) });
+        let reasoning = Text::join(&reasoning, b"");
+        self.messages.push(Message::turn(Text::join(&said, Text::BLANK_LINE), reasoning, calls));
     }
 }
 
