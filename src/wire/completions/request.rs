@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::prompt;
 use crate::call::{Call, Failure, Wants};
 use crate::wire::fields::{self, At, BOOLEAN, COUNT, Fields};
-use crate::wire::openai_request;
+use crate::wire::{openai_request, sampling};
 
 const REQUEST: [&str; 23] = [
     "model",
@@ -61,7 +61,7 @@ pub(super) fn parse(body: &Bytes) -> Result<Vec<Call>, Failure> {
     let call = Call {
         model: fields.string(at, "model")?.unwrap_or_default().into_owned(),
         stream: fields.read(at, "stream", BOOLEAN)?.unwrap_or(false),
-        sampling: openai_request::sampling(at, &fields)?,
+        sampling: sampling::read(at, &fields)?,
         max_tokens: fields.read(at, "max_tokens", COUNT)?,
         response_format: openai_request::format(at, &fields)?,
         wants: Wants {

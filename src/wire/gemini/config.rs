@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 use super::schema;
 use super::spelling::spelled;
 use crate::call::{Failure, Raw, Sampling, Text};
-use crate::wire::fields::{self, At, Fields};
+use crate::wire::fields::{self, At, BOOLEAN, COUNT, Fields, INTEGER, NUMBER, STRINGS};
 
 const CONFIG: [&str; 35] = [
     "temperature",
@@ -47,10 +47,6 @@ const CONFIG: [&str; 35] = [
 ];
 const THINKING: [&str; 6] =
     ["includeThoughts", "include_thoughts", "thinkingBudget", "thinking_budget", "thinkingLevel", "thinking_level"];
-const NUMBER: &str = "a number";
-const BOOLEAN: &str = "a boolean";
-const INTEGER: &str = "a whole number";
-const COUNT: &str = "a whole number of 0 or more";
 /// The most replies that one request may ask for, as the API has it.
 const MOST_CANDIDATES: u64 = 8;
 
@@ -101,7 +97,7 @@ pub(super) fn read<const N: usize>(
 /// What is not served.
 fn refuse(at: &At<'_>, config: &ConfigFields<'_>) -> Result<(), Failure> {
     let name = spelled(config, ["responseModalities", "response_modalities"]);
-    let modalities: Vec<String> = config.read(at, name, "a list of strings")?.unwrap_or_default();
+    let modalities: Vec<String> = config.read(at, name, STRINGS)?.unwrap_or_default();
     let text = |modality: &String| ["TEXT", "MODALITY_UNSPECIFIED"].iter().any(|known| modality.eq_ignore_ascii_case(known));
     if modalities.iter().all(text) { Ok(()) } else { Err(At::Field(at, name).invalid("must be [\"TEXT\"]: replies are text")) }
 }
@@ -109,7 +105,7 @@ fn refuse(at: &At<'_>, config: &ConfigFields<'_>) -> Result<(), Failure> {
 fn read_sampling(at: &At<'_>, config: &ConfigFields<'_>) -> Result<Sampling, Failure> {
     let number = |names| config.read::<f64>(at, spelled(config, names), NUMBER);
     let name = spelled(config, ["stopSequences", "stop_sequences"]);
-    let stop: Vec<String> = config.read(at, name, "a list of strings")?.unwrap_or_default();
+    let stop: Vec<String> = config.read(at, name, STRINGS)?.unwrap_or_default();
     Ok(Sampling {
         temperature: number(["temperature", "temperature"])?,
         top_p: number(["topP", "top_p"])?,

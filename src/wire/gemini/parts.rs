@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::signature::{self, Carried};
 use super::spelling::spelled;
 use crate::call::{Failure, Part, Text};
-use crate::wire::fields::{self, At, Fields};
+use crate::wire::fields::{self, At, BOOLEAN, Fields};
 
 /// The fields of a part that are acted on.
 pub(super) const PART: [&str; 12] = [
@@ -67,12 +67,12 @@ pub(super) fn read(
     let carried = signature.as_deref().and_then(Carried::read);
     let call = spelled(part, ["functionCall", "function_call"]);
     let response = spelled(part, ["functionResponse", "function_response"]);
-    let piece = if let Some(call) = part.object(at, call, &CALL)? {
-        Piece::Call(read_call(&At::Field(at, spelled(part, ["functionCall", "function_call"])), &call)?)
+    let piece = if let Some(called) = part.object(at, call, &CALL)? {
+        Piece::Call(read_call(&At::Field(at, call), &called)?)
     } else if let Some(given) = part.object(at, response, &RESPONSE)? {
         Piece::Response(read_response(body, &At::Field(at, response), &given, notes)?)
     } else if let Some(text) = part.text(at, "text")? {
-        let thought = part.read(at, "thought", "a boolean")?.unwrap_or(false);
+        let thought = part.read(at, "thought", BOOLEAN)?.unwrap_or(false);
         if thought { Piece::Thought(text) } else { Piece::Text(text) }
     } else if let Some(piece) = read_data(body, at, part, notes)? {
         piece

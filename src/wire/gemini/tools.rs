@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::schema;
 use super::spelling::spelled;
 use crate::call::{Failure, Tool, ToolChoice, ToolKind};
-use crate::wire::fields::{At, Fields};
+use crate::wire::fields::{At, Fields, STRINGS};
 
 const TOOL: [&str; 2] = ["functionDeclarations", "function_declarations"];
 const DECLARATION: [&str; 9] = [
@@ -70,7 +70,7 @@ pub(super) fn read_choice<const N: usize>(
     let at = &At::Field(at, name);
     let mode = calling.string(at, "mode")?.unwrap_or_default().to_ascii_uppercase();
     let name = spelled(&calling, ["allowedFunctionNames", "allowed_function_names"]);
-    let allowed: Vec<String> = calling.read(at, name, "a list of strings")?.unwrap_or_default();
+    let allowed: Vec<String> = calling.read(at, name, STRINGS)?.unwrap_or_default();
     let choice = match mode.as_str() {
         "" | "MODE_UNSPECIFIED" => return Ok(None),
         "AUTO" => return Ok(Some(ToolChoice::Auto)),

@@ -9,7 +9,7 @@ use super::blocks::{self, BLOCK, Block, Depth, Piece};
 use super::notes::Notes;
 use super::tools::Offered;
 use crate::call::{Content, Failure, Message, Part, Role, Text, ToolCall, ToolKind};
-use crate::wire::fields::{self, At, Fields, Items};
+use crate::wire::fields::{self, At, BOOLEAN, Fields, Items};
 
 /// The fields of messages that are acted on.
 pub(super) const MESSAGE: [&str; 2] = ["role", "content"];
@@ -142,7 +142,7 @@ impl State {
             Some(value) => blocks::read(body, &At::Field(at, "content"), value, Depth::Outer, &mut self.notes)?,
             None => Vec::new(),
         };
-        if block.read(at, "is_error", "a boolean")? == Some(true) {
+        if block.read(at, "is_error", BOOLEAN)? == Some(true) {
             mark_error(&mut pieces);
         }
         let before = self.turns.iter().rev().find_map(|turn| if let Turn::Said(said) = turn { Some(said) } else { None });

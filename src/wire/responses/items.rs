@@ -8,6 +8,7 @@ use super::{content, hosted, sealed, tools};
 use crate::call::{Content, Failure, FailureKind, Message, Role, Text, Tool, ToolCall, ToolKind};
 use crate::ids::CallId;
 use crate::wire::fields::{self, At, Fields, Items};
+use crate::wire::openai_tools;
 
 /// The fields of items that are acted on.
 pub(super) const ITEM: [&str; 23] = [
@@ -202,14 +203,8 @@ fn read_reasoning(body: &Bytes, at: &At<'_>, item: &Item<'_>) -> Result<Option<V
 }
 
 fn read_call(body: &Bytes, at: &At<'_>, item: &Item<'_>, kind: ToolKind) -> Result<ToolCall, Failure> {
-    let name = if kind == ToolKind::Function { "arguments" } else { "input" };
-    // Some clients send the object itself where its text belongs.
-    let given = item.value(name).map(|value| Text::of(body, value).unwrap_or_else(|| Text::new(value.get())));
-    let arguments = match (kind, given) {
-        // Templates read a function's arguments as JSON, which nothing is not.
-        (ToolKind::Function, given) => given.filter(|text| !text.is_empty()).unwrap_or_else(|| Text::new("{}")),
-        (ToolKind::Custom, given) => given.unwrap_or_else(|| Text::new("")),
-    };
+    let given = item.value(if kind == ToolKind::Custom { "input" } else { "arguments" });
+    let arguments = openai_tools::arguments(body, kind, given);
     Ok(ToolCall {
         id: item.required_text(at, "call_id")?,
         kind,

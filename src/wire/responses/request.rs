@@ -7,9 +7,10 @@ use bytes::Bytes;
 use super::earlier::{self, Earlier};
 use super::items::{ITEM, Input, State};
 use super::{echo, tools};
-use crate::call::{Call, Failure, Raw, Sampling, Text, Wants};
+use crate::call::{Call, Failure, Raw, Text, Wants};
 use crate::ids::CallId;
-use crate::wire::fields::{self, At, Fields};
+use crate::wire::fields::{self, At, BOOLEAN, COUNT, Fields, STRINGS};
+use crate::wire::sampling;
 
 const REQUEST: [&str; 42] = [
     "model",
@@ -70,10 +71,6 @@ const DROPPED: [(&str, &str); 6] = [
 const REASONING: [&str; 5] = ["effort", "summary", "generate_summary", "context", "mode"];
 const TEXT: [&str; 2] = ["format", "verbosity"];
 const FORMAT: [&str; 5] = ["type", "name", "description", "schema", "strict"];
-const NUMBER: &str = "a number";
-const BOOLEAN: &str = "a boolean";
-const COUNT: &str = "a whole number of 0 or more";
-const INTEGER: &str = "a whole number";
 
 type Request<'de> = Fields<'de, { REQUEST.len() }>;
 
@@ -124,17 +121,7 @@ pub(super) fn parse(body: &Bytes, earlier: Option<Earlier<'_>>) -> Result<Vec<Ca
         tools: offered,
         tool_choice: tool_choice.filter(|_| has_tools),
         parallel_tool_calls: fields.read(at, "parallel_tool_calls", BOOLEAN)?.filter(|_| has_tools),
-        sampling: Sampling {
-            temperature: fields.read(at, "temperature", NUMBER)?,
-            top_p: fields.read(at, "top_p", NUMBER)?,
-            top_k: fields.read(at, "top_k", INTEGER)?,
-            min_p: fields.read(at, "min_p", NUMBER)?,
-            presence_penalty: fields.read(at, "presence_penalty", NUMBER)?,
-            frequency_penalty: fields.read(at, "frequency_penalty", NUMBER)?,
-            repetition_penalty: fields.read(at, "repetition_penalty", NUMBER)?,
-            seed: fields.read(at, "seed", INTEGER)?,
-            stop: read_stop(at, &fields)?,
-        },
+        sampling: sampling::read(at, &fields)?,
         max_tokens: fields.read(at, "max_output_tokens", COUNT)?,
         reasoning_effort: reasoning.effort,
         response_format,
@@ -202,7 +189,7 @@ fn read_include(at: &At<'_>, fields: &Request<'_>, notes: &mut Vec<String>) -> R
     let mut include = Include::default();
     let Some(value) = fields.value("include") else { return Ok(include) };
     let names: Vec<Cow<'_, str>> =
-        serde_json::from_str(value.get()).map_err(|_| fields::wrong(&At::Field(at, "include"), "a list of strings", value))?;
+        serde_json::from_str(value.get()).map_err(|_| fields::wrong(&At::Field(at, "include"), STRINGS, value))?;
     for name in names {
         match name.as_ref() {
             "message.output_text.logprobs" => include.logprobs = true,
@@ -213,14 +200,6 @@ fn read_include(at: &At<'_>, fields: &Request<'_>, notes: &mut Vec<String>) -> R
         }
     }
     Ok(include)
-}
-
-fn read_stop(at: &At<'_>, fields: &Request<'_>) -> Result<Option<Raw>, Failure> {
-    let Some(value) = fields.value("stop") else { return Ok(None) };
-    if !value.get().starts_with('"') && serde_json::from_str::<Vec<String>>(value.get()).is_err() {
-        return Err(fields::wrong(&At::Field(at, "stop"), "a string or a list of strings", value));
-    }
-    fields.keep(at, "stop")
 }
 
 struct Reasoning {

@@ -6,7 +6,8 @@ use std::collections::HashSet;
 use serde::Deserialize;
 
 use crate::call::{Failure, Raw, Text, Tool, ToolChoice, ToolKind};
-use crate::wire::fields::{self, At, Fields};
+use crate::wire::fields::{self, At, BOOLEAN, Fields};
+use crate::wire::openai_tools;
 
 const TOOL: [&str; 7] = ["type", "name", "description", "parameters", "strict", "format", "tools"];
 const FORMAT: [&str; 3] = ["type", "syntax", "definition"];
@@ -78,7 +79,7 @@ fn read_tool(
         ToolKind::Function => (description, tool.keep(at, "parameters")?),
         ToolKind::Custom => (describe_grammar(at, tool, description)?, None),
     };
-    let strict = tool.read::<bool>(at, "strict", "a boolean")?;
+    let strict = tool.read::<bool>(at, "strict", BOOLEAN)?;
     tools.push(Tool {
         kind,
         namespace: namespace.cloned(),
@@ -90,14 +91,12 @@ fn read_tool(
     Ok(())
 }
 
-/// Policies are offered a custom tool as a function, which has no grammar: the model must be told it to be able to keep to it.
 fn describe_grammar(at: &At<'_>, tool: &ToolFields<'_>, description: Option<Text>) -> Result<Option<Text>, Failure> {
     let Some(format) = tool.object(at, "format", &FORMAT)? else { return Ok(description) };
     let at = &At::Field(at, "format");
     let Some(definition) = format.string(at, "definition")? else { return Ok(description) };
     let syntax = format.string(at, "syntax")?.unwrap_or_default();
-    let before = description.as_ref().map(Text::decode).unwrap_or_default();
-    Ok(Some(Text::new(&format!("{before}\n\nThe input must fit this {syntax} grammar:\n{definition}"))))
+    Ok(Some(openai_tools::with_grammar(description.as_ref(), &syntax, &definition)))
 }
 
 /// Reads the choice of a tool; of a list of allowed ones, the others are taken out of `tools`.
