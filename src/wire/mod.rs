@@ -1,5 +1,5 @@
 //! The APIs that clients speak. Each is one module that knows only [`crate::call`], never another wire; how requests are read
-//! field by field, the settings of sampling, and what `OpenAI`'s APIs have in common, they share.
+//! field by field and noted on, the settings of sampling, and what `OpenAI`'s APIs have in common, they share.
 //!
 //! Adding one is one module, its `mod` line and its row in [`ALL`].
 
@@ -8,6 +8,7 @@ mod completions;
 mod fields;
 mod gemini;
 mod messages;
+mod notes;
 mod openai_error;
 mod openai_request;
 mod openai_tools;

@@ -7,6 +7,7 @@ use super::message::{self, MESSAGE};
 use super::tools;
 use crate::call::{Call, Failure, Message, Wants};
 use crate::wire::fields::{self, At, BOOLEAN, COUNT, Fields, Items, STRINGS};
+use crate::wire::notes::Notes;
 use crate::wire::{openai_request, sampling};
 
 const REQUEST: [&str; 28] = [
@@ -70,7 +71,7 @@ pub(super) fn parse(body: &Bytes) -> Result<Vec<Call>, Failure> {
     }
     refuse(at, &fields)?;
     let tools::Offered { tools, choice, parallel, older } = tools::read(at, &fields)?;
-    let mut notes = Vec::new();
+    let mut notes = Notes::default();
     let usage = openai_request::stream_options(at, &fields, &mut notes)?;
     let max_tokens = match fields.read(at, "max_completion_tokens", COUNT)? {
         Some(most) => Some(most),
@@ -96,7 +97,7 @@ pub(super) fn parse(body: &Bytes) -> Result<Vec<Call>, Failure> {
             ..Wants::default()
         },
         rest: fields.rest(at)?,
-        notes,
+        notes: notes.list(),
         ..Call::new("chat")
     };
     call.times(fields.read(at, "n", COUNT)?.unwrap_or(1), "n")

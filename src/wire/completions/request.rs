@@ -5,6 +5,7 @@ use bytes::Bytes;
 use super::prompt;
 use crate::call::{Call, Failure, Wants};
 use crate::wire::fields::{self, At, BOOLEAN, COUNT, Fields};
+use crate::wire::notes::Notes;
 use crate::wire::{openai_request, sampling};
 
 const REQUEST: [&str; 23] = [
@@ -43,13 +44,13 @@ pub(super) fn parse(body: &Bytes) -> Result<Vec<Call>, Failure> {
     let prompt_at = &At::Field(at, "prompt");
     let prompts = prompt::read(body, prompt_at, fields.value("prompt").ok_or_else(|| prompt_at.invalid("is missing"))?)?;
     let n = fields.read(at, "n", COUNT)?.unwrap_or(1);
-    let mut notes = Vec::new();
+    let mut notes = Notes::default();
     if let Some(best_of) = fields.read::<u64>(at, "best_of", COUNT)? {
         if best_of != n {
             let what = "must be n: replies that are not given are not sampled; ask for more with n and choose";
             return Err(At::Field(at, "best_of").invalid(what));
         }
-        notes.push("best_of was dropped: it is n".to_owned());
+        notes.say("best_of was dropped: it is n");
     }
     let all = u64::try_from(prompts.len()).unwrap_or(u64::MAX).saturating_mul(n);
     if prompts.len() > 1 && all > MOST_CALLS as u64 {
@@ -73,7 +74,7 @@ pub(super) fn parse(body: &Bytes) -> Result<Vec<Call>, Failure> {
             ..Wants::default()
         },
         rest: fields.rest(at)?,
-        notes,
+        notes: notes.list(),
         ..Call::new("completions")
     };
     let mut calls = Vec::with_capacity(prompts.len());

@@ -6,6 +6,7 @@ use super::schema;
 use super::spelling::spelled;
 use crate::call::{Failure, Raw, Sampling, Text};
 use crate::wire::fields::{self, At, BOOLEAN, COUNT, Fields, INTEGER, NUMBER, STRINGS};
+use crate::wire::notes::Notes;
 
 const CONFIG: [&str; 35] = [
     "temperature",
@@ -70,14 +71,14 @@ pub(super) fn read<const N: usize>(
     at: &At<'_>,
     outer: &Fields<'_, N>,
     name: &'static str,
-    notes: &mut Vec<String>,
+    notes: &mut Notes,
 ) -> Result<Config, Failure> {
     let Some(config) = outer.object(at, name, &CONFIG)? else { return Ok(Config { candidates: 1, ..Config::default() }) };
     let at = &At::Field(at, name);
     refuse(at, &config)?;
     for (name, value) in config.rest(at)? {
         if value.as_bytes() != b"null" {
-            notes.push(format!("passed over {}.{}", at, name.decode()));
+            notes.say(format!("passed over {}.{}", at, name.decode()));
         }
     }
     let (thoughts, effort) = read_thinking(at, &config, notes)?;
@@ -129,7 +130,7 @@ fn read_candidates(at: &At<'_>, config: &ConfigFields<'_>) -> Result<u64, Failur
 }
 
 /// The format of the answer's text, as chat completions has it; `None` for plain text.
-fn read_format(at: &At<'_>, config: &ConfigFields<'_>, notes: &mut Vec<String>) -> Result<Option<Raw>, Failure> {
+fn read_format(at: &At<'_>, config: &ConfigFields<'_>, notes: &mut Notes) -> Result<Option<Raw>, Failure> {
     let mime = config.string(at, spelled(config, ["responseMimeType", "response_mime_type"]))?.unwrap_or_default();
     let json = spelled(config, ["responseJsonSchema", "response_json_schema"]);
     let json = spelled(config, [json, "_responseJsonSchema"]);
@@ -140,7 +141,7 @@ fn read_format(at: &At<'_>, config: &ConfigFields<'_>, notes: &mut Vec<String>) 
     };
     match (mime.as_ref(), schema) {
         ("text/x.enum", _) => {
-            notes.push("the reply is not held to an enumeration: no policy is asked for text/x.enum".to_owned());
+            notes.say("the reply is not held to an enumeration: no policy is asked for text/x.enum");
             Ok(None)
         }
         (_, Some(schema)) => {
@@ -150,14 +151,14 @@ fn read_format(at: &At<'_>, config: &ConfigFields<'_>, notes: &mut Vec<String>) 
         ("application/json", None) => Ok(Some(Raw::from_json(br#"{"type":"json_object"}"#.to_vec()))),
         ("" | "text/plain", None) => Ok(None),
         (other, None) => {
-            notes.push(format!("passed over the reply's type {other:?}: replies are text or JSON"));
+            notes.say(format!("passed over the reply's type {other:?}: replies are text or JSON"));
             Ok(None)
         }
     }
 }
 
 /// Whether thoughts are to be parts of the reply, and how much is to be thought.
-fn read_thinking(at: &At<'_>, config: &ConfigFields<'_>, notes: &mut Vec<String>) -> Result<(bool, Option<Text>), Failure> {
+fn read_thinking(at: &At<'_>, config: &ConfigFields<'_>, notes: &mut Notes) -> Result<(bool, Option<Text>), Failure> {
     let name = spelled(config, ["thinkingConfig", "thinking_config"]);
     let Some(thinking) = config.object(at, name, &THINKING)? else { return Ok((false, None)) };
     let at = &At::Field(at, name);
@@ -168,7 +169,7 @@ fn read_thinking(at: &At<'_>, config: &ConfigFields<'_>, notes: &mut Vec<String>
     // -1 leaves it to the model.
     let budget = integer(at, &thinking, ["thinkingBudget", "thinking_budget"])?.filter(|budget| *budget >= 0);
     if let Some(budget) = budget {
-        notes.push(format!("passed over a thinkingBudget of {budget}: policies are told an effort, not a number of tokens"));
+        notes.say(format!("passed over a thinkingBudget of {budget}: policies are told an effort, not a number of tokens"));
     }
     Ok((thoughts.unwrap_or(false), effort))
 }

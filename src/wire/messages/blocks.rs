@@ -3,10 +3,10 @@
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::notes::Notes;
 use super::tools;
 use crate::call::{Failure, Part, Text, Tool};
 use crate::wire::fields::{self, At, Fields};
+use crate::wire::notes::Notes;
 
 /// The fields of blocks that are acted on.
 pub(super) const BLOCK: [&str; 15] = [

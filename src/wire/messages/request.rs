@@ -3,11 +3,11 @@
 use bytes::Bytes;
 
 use super::error::LOST_THREAD;
-use super::notes::Notes;
 use super::tools::Offered;
 use super::turns::{self, MESSAGE, Turns};
 use crate::call::{Call, Content, Failure, FailureKind, Message, Raw, Rest, Role, Sampling, Text, Wants};
 use crate::wire::fields::{self, At, BOOLEAN, COUNT, Fields, STRINGS};
+use crate::wire::notes::Notes;
 use crate::wire::sampling;
 
 const REQUEST: [&str; 39] = [

@@ -4,9 +4,9 @@
 use std::collections::{HashMap, HashSet};
 
 use super::client_tools;
-use super::notes::Notes;
 use crate::call::{Failure, Raw, Text, Tool, ToolChoice, ToolKind};
 use crate::wire::fields::{self, At, BOOLEAN, COUNT, Fields};
+use crate::wire::notes::Notes;
 
 const TOOL: [&str; 8] =
     ["type", "name", "description", "input_schema", "strict", "defer_loading", "display_width_px", "display_height_px"];

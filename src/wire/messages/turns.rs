@@ -6,10 +6,10 @@ use std::collections::{HashMap, HashSet};
 use bytes::Bytes;
 
 use super::blocks::{self, BLOCK, Block, Depth, Piece};
-use super::notes::Notes;
 use super::tools::Offered;
 use crate::call::{Content, Failure, Message, Part, Role, Text, ToolCall, ToolKind};
 use crate::wire::fields::{self, At, BOOLEAN, Fields, Items};
+use crate::wire::notes::Notes;
 
 /// The fields of messages that are acted on.
 pub(super) const MESSAGE: [&str; 2] = ["role", "content"];
@@ -81,7 +81,7 @@ impl<'de> Turns<'de> {
         if let Some(orphan) = orphan {
             return Err(orphan);
         }
-        own.list().into_iter().for_each(|note| notes.say(note));
+        notes.add(own);
         if folded > 0 {
             notes.say(format!("{folded} later system messages were passed on as the user's"));
         }

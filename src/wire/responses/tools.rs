@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use crate::call::{Failure, Raw, Text, Tool, ToolChoice, ToolKind};
 use crate::wire::fields::{self, At, BOOLEAN, Fields};
+use crate::wire::notes::Notes;
 use crate::wire::openai_tools;
 
 const TOOL: [&str; 7] = ["type", "name", "description", "parameters", "strict", "format", "tools"];
@@ -21,7 +22,7 @@ pub(super) fn read<const N: usize>(
     fields: &Fields<'_, N>,
     name: &str,
     tools: &mut Vec<Tool>,
-    notes: &mut Vec<String>,
+    notes: &mut Notes,
 ) -> Result<(), Failure> {
     fields.list(at, name, &TOOL, |at, tool| {
         if tool.string(at, "type")?.as_deref() != Some("namespace") {
@@ -63,13 +64,13 @@ fn read_tool(
     tool: &ToolFields<'_>,
     namespace: Option<&Text>,
     tools: &mut Vec<Tool>,
-    notes: &mut Vec<String>,
+    notes: &mut Notes,
 ) -> Result<(), Failure> {
     let kind = match tool.string(at, "type")?.as_deref() {
         Some("function") => ToolKind::Function,
         Some("custom") => ToolKind::Custom,
         Some(other) => {
-            notes.push(format!("dropped the tool {other}: its provider's own models and servers know it alone"));
+            notes.say(format!("dropped the tool {other}: its provider's own models and servers know it alone"));
             return Ok(());
         }
         None => return Err(At::Field(at, "type").invalid("is missing")),
@@ -104,7 +105,7 @@ pub(super) fn read_choice<const N: usize>(
     at: &At<'_>,
     fields: &Fields<'_, N>,
     tools: &mut Vec<Tool>,
-    notes: &mut Vec<String>,
+    notes: &mut Notes,
 ) -> Result<Option<ToolChoice>, Failure> {
     let Some(value) = fields.value("tool_choice") else { return Ok(None) };
     let here = &At::Field(at, "tool_choice");
@@ -129,7 +130,7 @@ pub(super) fn read_choice<const N: usize>(
             mode(&At::Field(here, "mode"), chosen.as_deref().unwrap_or("auto")).map(Some)
         }
         Some(other) => {
-            notes.push(format!("the choice of the tool {other} became auto: it is not offered"));
+            notes.say(format!("the choice of the tool {other} became auto: it is not offered"));
             Ok(Some(ToolChoice::Auto))
         }
         None => Err(At::Field(here, "type").invalid("is missing")),

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::content::texts;
 use crate::call::{Content, Message, Role, Text, ToolCall};
+use crate::wire::notes::Notes;
 
 /// A conversation as it is read.
 #[derive(Clone, Default)]
@@ -68,10 +69,10 @@ impl Turns {
 
     /// The whole conversation, with the request's instructions before the others; and the call of an output, if there is no such
     /// call.
-    pub(super) fn messages(mut self, instructions: Option<Text>, notes: &mut Vec<String>) -> (Vec<Message>, Option<Text>) {
+    pub(super) fn messages(mut self, instructions: Option<Text>, notes: &mut Notes) -> (Vec<Message>, Option<Text>) {
         self.close();
         if self.folded > 0 {
-            notes.push(format!("{} later system or developer messages were passed on as the user's", self.folded));
+            notes.say(format!("{} later system or developer messages were passed on as the user's", self.folded));
         }
         let system: Vec<Text> = instructions.into_iter().chain(self.system).collect();
         let system = Text::join(&system, Text::BLANK_LINE).map(|text| Message::text(Role::System, text));
@@ -89,11 +90,7 @@ impl Turns {
 
 /// Puts each tool's output right after the turn that called it, in the order of the calls. Outputs of no call stay in place; the
 /// first such call is given too, unless it is one of the `untold`.
-fn outputs_after_calls(
-    messages: Vec<Message>,
-    untold: &HashSet<Vec<u8>>,
-    notes: &mut Vec<String>,
-) -> (Vec<Message>, Option<Text>) {
+fn outputs_after_calls(messages: Vec<Message>, untold: &HashSet<Vec<u8>>, notes: &mut Notes) -> (Vec<Message>, Option<Text>) {
     let mut outputs: HashMap<&[u8], VecDeque<usize>> = HashMap::new();
     for (index, message) in messages.iter().enumerate() {
         if let Some(id) = &message.tool_call_id {
@@ -124,7 +121,7 @@ fn outputs_after_calls(
         }
     }
     if !order.is_sorted() {
-        notes.push("tool outputs were moved right after their calls".to_owned());
+        notes.say("tool outputs were moved right after their calls");
     }
     let mut messages: Vec<Option<Message>> = messages.into_iter().map(Some).collect();
     (order.into_iter().filter_map(|index| messages[index].take()).collect(), orphan)
