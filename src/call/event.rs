@@ -56,6 +56,17 @@ pub enum Extra {
     Choice { name: Text, value: Raw },
 }
 
+impl Extra {
+    /// What a choice says of its tokens' log-probabilities, if this is that.
+    #[must_use]
+    pub fn logprobs(&self) -> Option<&Raw> {
+        match self {
+            Self::Choice { name, value } if name.inner() == b"logprobs" => Some(value),
+            Self::Choice { .. } | Self::Delta { .. } => None,
+        }
+    }
+}
+
 /// Why a reply ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -131,6 +131,19 @@ impl Text {
         Self(bytes.into())
     }
 
+    /// Escaped text between texts that were messages, items or blocks of their own.
+    pub const BLANK_LINE: &[u8] = b"\\n\\n";
+
+    /// Joins texts without decoding them; `between` is escaped text. `None` if there are none.
+    #[must_use]
+    pub fn join(texts: &[Self], between: &[u8]) -> Option<Self> {
+        match texts {
+            [] => None,
+            [text] => Some(text.clone()),
+            _ => Some(Self::from_inner(&texts.iter().map(Self::inner).collect::<Vec<_>>().join(between))),
+        }
+    }
+
     /// The literal, with its quotes: what to write into a JSON document.
     #[must_use]
     pub fn literal(&self) -> &[u8] {
@@ -234,6 +247,14 @@ mod tests {
         assert_eq!(halves[0].decode(), "\u{FFFD}");
         let joined: Vec<u8> = halves.iter().flat_map(|half| half.inner().to_vec()).collect();
         assert_eq!(Text::from_inner(&joined).decode(), "\u{1F600}");
+    }
+
+    #[test]
+    fn texts_join_as_they_are_escaped() {
+        let texts = [Text::new("a \"b\""), Text::new(""), Text::new("é")];
+        assert_eq!(Text::join(&[], b""), None);
+        assert_eq!(Text::join(&texts[..1], Text::BLANK_LINE), Some(texts[0].clone()));
+        assert_eq!(Text::join(&texts, Text::BLANK_LINE), Some(Text::new("a \"b\"\n\n\n\né")));
     }
 
     #[test]

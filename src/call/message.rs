@@ -69,6 +69,17 @@ impl Message {
         Self { content: Content::Text(text), ..Self::new(role) }
     }
 
+    /// A turn of the assistant. One that only calls tools has null for its text, as servers give it; one of nothing an empty text.
+    #[must_use]
+    pub fn turn(text: Option<Text>, reasoning: Option<Text>, tool_calls: Vec<ToolCall>) -> Self {
+        let content = match text.filter(|text| !text.is_empty()) {
+            Some(text) => Content::Text(text),
+            None if tool_calls.is_empty() => Content::Text(Text::new("")),
+            None => Content::Null,
+        };
+        Self { content, reasoning, tool_calls, ..Self::new(Role::Assistant) }
+    }
+
     /// Writes the message as chat completions has it. `reasoning_field` is the name that the reader knows reasoning by where
     /// the message's own doesn't say; `tool_name` gives the name that the reader knows a called tool by.
     pub fn write_chat(&self, out: &mut Vec<u8>, reasoning_field: &str, tool_name: &dyn Fn(&ToolCall) -> Text) {
@@ -129,6 +140,18 @@ pub enum Content {
     Text(Text),
     /// A list of parts.
     Parts(Vec<Part>),
+}
+
+impl Content {
+    /// The content of these parts. One text alone is a string, and so is nothing: templates that know no parts take that.
+    #[must_use]
+    pub fn of_parts(parts: Vec<Part>) -> Self {
+        match parts.as_slice() {
+            [] => Self::Text(Text::new("")),
+            [Part::Text(text)] => Self::Text(text.clone()),
+            _ => Self::Parts(parts),
+        }
+    }
 }
 
 /// One part of a message's content.

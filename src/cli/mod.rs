@@ -29,7 +29,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serve the recording proxy and the API.
+    /// Serve the recording proxy (chat completions, completions, Responses, Messages, Gemini) and the API.
     Serve {
         #[command(flatten)]
         store: StoreArgs,

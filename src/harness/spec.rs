@@ -14,7 +14,7 @@ pub struct Spec {
     pub version: String,
     /// One line for people.
     pub description: String,
-    /// The wire that it speaks where nobody chooses another (`chat`, `responses`).
+    /// The wire that it speaks where nobody chooses another (`chat`, `responses`, `messages`, `gemini`).
     pub wire: String,
     /// What is different on a wire, by the wire's name; those named here it speaks beside `wire`.
     #[serde(default)]

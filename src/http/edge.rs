@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use uuid::Uuid;
 
 use crate::call::{Failure, FailureKind};
+use crate::wire::percent_decoded;
 
 use super::compress;
 use super::family::{Family, meant, refuse};
@@ -66,18 +67,7 @@ fn with_path(uri: &Uri, path: &str) -> Uri {
 
 /// Whether a path is UTF-8 once its escapes are undone.
 fn is_text(path: &str) -> bool {
-    if !path.contains('%') {
-        return true;
-    }
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut rest = path.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        let escaped = after.get(..2).filter(|_| *first == b'%').and_then(|digits| std::str::from_utf8(digits).ok());
-        let byte = escaped.and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        bytes.push(byte.unwrap_or(*first));
-        rest = if byte.is_some() { &after[2..] } else { after };
-    }
-    std::str::from_utf8(&bytes).is_ok()
+    !path.contains('%') || std::str::from_utf8(&percent_decoded(path)).is_ok()
 }
 
 fn unreadable(request: &Request, family: Family) -> Response {

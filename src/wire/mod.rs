@@ -1,5 +1,5 @@
 //! The APIs that clients speak. Each is one module that knows only [`crate::call`], never another wire; how requests are read
-//! field by field, and the error form of `OpenAI`'s APIs, they share.
+//! field by field and noted on, the settings of sampling, and what `OpenAI`'s APIs have in common, they share.
 //!
 //! Adding one is one module, its `mod` line and its row in [`ALL`].
 
@@ -8,10 +8,16 @@ mod completions;
 mod fields;
 mod gemini;
 mod messages;
+mod notes;
 mod openai_error;
 mod openai_request;
+mod openai_tools;
 mod responses;
+mod sampling;
 pub mod sse;
+mod target;
+
+pub use target::{Target, percent_decoded};
 
 use bytes::Bytes;
 
@@ -84,30 +90,6 @@ pub trait Wire: Send + Sync {
     }
 }
 
-/// Where a request was posted, below the base URL: some wires say there what others say in the body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target<'a> {
-    /// Without a wire's base: `/chat/completions`.
-    pub path: &'a str,
-    /// What follows the question mark; empty if there is none.
-    pub query: &'a str,
-}
-
-impl<'a> Target<'a> {
-    /// Takes a path and its query apart.
-    #[must_use]
-    pub fn read(target: &'a str) -> Self {
-        let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        Self { path, query }
-    }
-
-    /// A field of the query as it stands there, undecoded.
-    #[must_use]
-    pub fn field(self, name: &str) -> Option<&'a str> {
-        self.query.split('&').filter_map(|pair| pair.split_once('=')).find_map(|(key, value)| (key == name).then_some(value))
-    }
-}
-
 /// Requests about replies that were given before, on wires whose server keeps them.
 pub trait Archive: Send + Sync {
     /// The paths of such requests, below [`Wire::bases`]; `{id}` stands for the name of a reply.
@@ -177,17 +159,4 @@ pub trait Encoder: Send {
 #[must_use]
 pub fn named(name: &str) -> Option<&'static dyn Wire> {
     ALL.iter().copied().find(|wire| wire.name() == name)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Target;
-
-    #[test]
-    fn a_target_is_a_path_and_the_fields_of_its_query() {
-        let target = Target::read("/models/m:streamGenerateContent?alt=sse&x");
-        assert_eq!(target, Target { path: "/models/m:streamGenerateContent", query: "alt=sse&x" });
-        assert_eq!((target.field("alt"), target.field("x"), target.field("al")), (Some("sse"), None, None));
-        assert_eq!(Target::read("/responses"), Target { path: "/responses", query: "" });
-    }
 }

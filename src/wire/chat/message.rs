@@ -5,6 +5,7 @@ use bytes::Bytes;
 use super::history::History;
 use crate::call::{Content, Failure, Message, Part, Raw, Role, Text, ToolCall, ToolKind};
 use crate::wire::fields::{self, At, Fields};
+use crate::wire::openai_tools;
 
 /// The fields of a message that are acted on.
 pub(super) const MESSAGE: [&str; 10] = [
@@ -163,13 +164,7 @@ fn read_tool_call(body: &Bytes, at: &At<'_>, call: &Fields<'_, { TOOL_CALL.len()
 
 /// Which tool is called, and with what.
 fn read_called(body: &Bytes, at: &At<'_>, inner: &Fields<'_, { CALLED.len() }>, kind: ToolKind) -> Result<ToolCall, Failure> {
-    let arguments = if kind == ToolKind::Custom { "input" } else { "arguments" };
-    // Some clients send the object itself where its text belongs.
-    let given = inner.value(arguments).map(|value| Text::of(body, value).unwrap_or_else(|| Text::new(value.get())));
-    let arguments = match (kind, given) {
-        // Templates read a function's arguments as JSON, which nothing is not.
-        (ToolKind::Function, given) => given.filter(|text| !text.is_empty()).unwrap_or_else(|| Text::new("{}")),
-        (ToolKind::Custom, given) => given.unwrap_or_else(|| Text::new("")),
-    };
+    let given = inner.value(if kind == ToolKind::Custom { "input" } else { "arguments" });
+    let arguments = openai_tools::arguments(body, kind, given);
     Ok(ToolCall { id: Text::new(""), kind, namespace: None, name: inner.required_text(at, "name")?, arguments })
 }

@@ -165,13 +165,7 @@ struct Logprobs<'a> {
 
 /// The log-probabilities of all chunks as those of one reply; `None` if one chunk held them all.
 fn join_logprobs(extras: &[Extra]) -> Option<Vec<u8>> {
-    let chunks: Vec<&Raw> = extras
-        .iter()
-        .filter_map(|extra| match extra {
-            Extra::Choice { name, value } if name.inner() == b"logprobs" => Some(value),
-            _ => None,
-        })
-        .collect();
+    let chunks: Vec<&Raw> = extras.iter().filter_map(Extra::logprobs).collect();
     if chunks.len() < 2 {
         return None;
     }

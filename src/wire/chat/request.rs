@@ -6,8 +6,9 @@ use super::history::History;
 use super::message::{self, MESSAGE};
 use super::tools;
 use crate::call::{Call, Failure, Message, Wants};
-use crate::wire::fields::{self, At, BOOLEAN, COUNT, Fields, Items};
-use crate::wire::openai_request;
+use crate::wire::fields::{self, At, BOOLEAN, COUNT, Fields, Items, STRINGS};
+use crate::wire::notes::Notes;
+use crate::wire::{openai_request, sampling};
 
 const REQUEST: [&str; 28] = [
     "model",
@@ -70,7 +71,7 @@ pub(super) fn parse(body: &Bytes) -> Result<Vec<Call>, Failure> {
     }
     refuse(at, &fields)?;
     let tools::Offered { tools, choice, parallel, older } = tools::read(at, &fields)?;
-    let mut notes = Vec::new();
+    let mut notes = Notes::default();
     let usage = openai_request::stream_options(at, &fields, &mut notes)?;
     let max_tokens = match fields.read(at, "max_completion_tokens", COUNT)? {
         Some(most) => Some(most),
@@ -83,7 +84,7 @@ pub(super) fn parse(body: &Bytes) -> Result<Vec<Call>, Failure> {
         tools,
         tool_choice: choice,
         parallel_tool_calls: parallel,
-        sampling: openai_request::sampling(at, &fields)?,
+        sampling: sampling::read(at, &fields)?,
         max_tokens,
         reasoning_effort: fields.text(at, "reasoning_effort")?,
         response_format: openai_request::format(at, &fields)?,
@@ -96,7 +97,7 @@ pub(super) fn parse(body: &Bytes) -> Result<Vec<Call>, Failure> {
             ..Wants::default()
         },
         rest: fields.rest(at)?,
-        notes,
+        notes: notes.list(),
         ..Call::new("chat")
     };
     call.times(fields.read(at, "n", COUNT)?.unwrap_or(1), "n")
@@ -107,7 +108,7 @@ fn refuse(at: &At<'_>, fields: &Fields<'_, { REQUEST.len() }>) -> Result<(), Fai
     if fields.value("audio").is_some() {
         return Err(At::Field(at, "audio").invalid("is not served: replies are text"));
     }
-    let modalities: Vec<String> = fields.read(at, "modalities", "a list of strings")?.unwrap_or_default();
+    let modalities: Vec<String> = fields.read(at, "modalities", STRINGS)?.unwrap_or_default();
     if modalities.iter().any(|modality| modality != "text") {
         return Err(At::Field(at, "modalities").invalid("must be [\"text\"]: replies are text"));
     }

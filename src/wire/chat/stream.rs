@@ -111,8 +111,12 @@ impl ChatEncoder {
             ToolKind::Function => b",\"function\":{\"arguments\":\"",
             ToolKind::Custom => b",\"custom\":{\"input\":\"",
         };
-        let number = index.to_string();
-        self.delta(out, &[b"\"tool_calls\":[{\"index\":", number.as_bytes(), field, inner, b"\"}}]"]);
+        // There is one for nearly every token of a call: nothing is allocated here.
+        self.open(out, true);
+        let _ = write!(out, "\"tool_calls\":[{{\"index\":{index}");
+        for piece in [field, inner, b"\"}}]},\"finish_reason\":null}]}\n\n"] {
+            out.extend_from_slice(piece);
+        }
     }
 
     fn extra(&mut self, extra: &Extra, out: &mut Vec<u8>) {

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use crate::call::{Failure, Text, Tool, ToolChoice, ToolKind};
 use crate::wire::fields::{self, At, BOOLEAN, Fields};
+use crate::wire::openai_tools;
 
 const TOOL: [&str; 3] = ["type", "function", "custom"];
 const FUNCTION: [&str; 4] = ["name", "description", "parameters", "format"];
@@ -84,7 +85,6 @@ fn read_named(at: &At<'_>, tool: &Fields<'_, { FUNCTION.len() }>, kind: ToolKind
     })
 }
 
-/// Policies are offered a custom tool as a function, which has no grammar: the model must be told it to be able to keep to it.
 fn describe_grammar(
     at: &At<'_>,
     tool: &Fields<'_, { FUNCTION.len() }>,
@@ -96,8 +96,7 @@ fn describe_grammar(
     let at = &At::Field(at, "grammar");
     let syntax = grammar.string(at, "syntax")?.unwrap_or_default();
     let definition = grammar.string(at, "definition")?.unwrap_or_default();
-    let before = description.as_ref().map(Text::decode).unwrap_or_default();
-    Ok(Some(Text::new(&format!("{before}\n\nThe input must fit this {syntax} grammar:\n{definition}"))))
+    Ok(Some(openai_tools::with_grammar(description.as_ref(), &syntax, &definition)))
 }
 
 /// Reads the choice of a tool; of a list of allowed ones, the others are taken out of `tools`.

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use super::logprobs::Logprobs;
-use crate::call::{Extra, FinishReason, Raw, Reply, Text, Usage, Wants};
+use crate::call::{Extra, FinishReason, Reply, Text, Usage, Wants};
 
 /// Why a reply ended, by the names of this wire, which knows no tools.
 pub(super) fn finish_reason(reply: &Reply) -> &'static str {
@@ -18,14 +18,6 @@ pub(super) fn finish_reason(reply: &Reply) -> &'static str {
 pub(super) fn is_wanted(name: &Text) -> bool {
     // Those are written in this wire's form.
     !matches!(name.inner(), b"logprobs" | b"token_ids" | b"prompt_token_ids")
-}
-
-/// The log-probabilities in a field of the choice.
-pub(super) fn logprobs(extra: &Extra) -> Option<&Raw> {
-    match extra {
-        Extra::Choice { name, value } if name.inner() == b"logprobs" => Some(value),
-        _ => None,
-    }
 }
 
 /// Writes a list of token ids.
@@ -70,7 +62,7 @@ fn write_choice(out: &mut Vec<u8>, index: usize, reply: &Reply, wants: Wants) {
     out.extend_from_slice(b"\",\"logprobs\":");
     let mut lists = Logprobs::new(0);
     if wants.logprobs {
-        reply.extras.iter().filter_map(logprobs).for_each(|chunk| lists.push(chunk));
+        reply.extras.iter().filter_map(Extra::logprobs).for_each(|chunk| lists.push(chunk));
     }
     lists.write(out);
     let _ = write!(out, ",\"finish_reason\":\"{}\"", finish_reason(reply));

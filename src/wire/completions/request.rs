@@ -5,7 +5,8 @@ use bytes::Bytes;
 use super::prompt;
 use crate::call::{Call, Failure, Wants};
 use crate::wire::fields::{self, At, BOOLEAN, COUNT, Fields};
-use crate::wire::openai_request;
+use crate::wire::notes::Notes;
+use crate::wire::{openai_request, sampling};
 
 const REQUEST: [&str; 23] = [
     "model",
@@ -43,13 +44,13 @@ pub(super) fn parse(body: &Bytes) -> Result<Vec<Call>, Failure> {
     let prompt_at = &At::Field(at, "prompt");
     let prompts = prompt::read(body, prompt_at, fields.value("prompt").ok_or_else(|| prompt_at.invalid("is missing"))?)?;
     let n = fields.read(at, "n", COUNT)?.unwrap_or(1);
-    let mut notes = Vec::new();
+    let mut notes = Notes::default();
     if let Some(best_of) = fields.read::<u64>(at, "best_of", COUNT)? {
         if best_of != n {
             let what = "must be n: replies that are not given are not sampled; ask for more with n and choose";
             return Err(At::Field(at, "best_of").invalid(what));
         }
-        notes.push("best_of was dropped: it is n".to_owned());
+        notes.say("best_of was dropped: it is n");
     }
     let all = u64::try_from(prompts.len()).unwrap_or(u64::MAX).saturating_mul(n);
     if prompts.len() > 1 && all > MOST_CALLS as u64 {
@@ -61,7 +62,7 @@ pub(super) fn parse(body: &Bytes) -> Result<Vec<Call>, Failure> {
     let call = Call {
         model: fields.string(at, "model")?.unwrap_or_default().into_owned(),
         stream: fields.read(at, "stream", BOOLEAN)?.unwrap_or(false),
-        sampling: openai_request::sampling(at, &fields)?,
+        sampling: sampling::read(at, &fields)?,
         max_tokens: fields.read(at, "max_tokens", COUNT)?,
         response_format: openai_request::format(at, &fields)?,
         wants: Wants {
@@ -73,7 +74,7 @@ pub(super) fn parse(body: &Bytes) -> Result<Vec<Call>, Failure> {
             ..Wants::default()
         },
         rest: fields.rest(at)?,
-        notes,
+        notes: notes.list(),
         ..Call::new("completions")
     };
     let mut calls = Vec::with_capacity(prompts.len());

@@ -54,7 +54,7 @@ impl CompletionsEncoder {
 
     fn extra(&mut self, out: &mut Vec<u8>, extra: &Extra) {
         let Extra::Choice { name, value } = extra else { return };
-        if let Some(chunk) = reply::logprobs(extra).filter(|_| self.wants.logprobs) {
+        if let Some(chunk) = extra.logprobs().filter(|_| self.wants.logprobs) {
             self.logprobs.push(chunk);
             self.chunk(out, b"\"\"", None, &[]);
         } else if reply::is_wanted(name) {

@@ -29,6 +29,7 @@ pub(super) const NUMBER: &str = "a number";
 pub(super) const BOOLEAN: &str = "a boolean";
 pub(super) const COUNT: &str = "a whole number of 0 or more";
 pub(super) const INTEGER: &str = "a whole number";
+pub(super) const STRINGS: &str = "a list of strings";
 
 /// Where in the body a value stands, for messages.
 #[derive(Clone, Copy)]

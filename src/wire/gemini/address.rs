@@ -1,7 +1,7 @@
 //! What a request says by where it is posted: the model, what is asked of it, and the form of the reply.
 
 use crate::call::{Failure, FailureKind};
-use crate::wire::Target;
+use crate::wire::{Target, percent_decoded};
 
 /// Where a request was posted.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl Address {
     /// # Errors
     /// If it asks for what is not served.
     pub(super) fn read(target: Target<'_>) -> Result<Self, Failure> {
-        let path = decoded(target.path);
+        let path = String::from_utf8_lossy(&percent_decoded(target.path)).into_owned();
         let name = path.trim_end_matches('/');
         // Tuned models keep their prefix, by which they are told from others of the same name.
         let name = name.strip_prefix("/models/").unwrap_or_else(|| name.trim_start_matches('/'));
@@ -47,27 +47,6 @@ impl Address {
         let events = ["alt", "$alt", "%24alt"].iter().any(|field| target.field(field) == Some("sse"));
         Ok(Self { model: model.to_owned(), verb, events })
     }
-}
-
-/// Undoes percent-encoding; what is none stays as it is.
-fn decoded(path: &str) -> String {
-    let bytes = path.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let code = match bytes[at] {
-            b'%' => bytes.get(at + 1..at + 3).and_then(|hex| std::str::from_utf8(hex).ok()),
-            _ => None,
-        };
-        if let Some(byte) = code.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-            out.push(byte);
-            at += 3;
-        } else {
-            out.push(bytes[at]);
-            at += 1;
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use serde_json::value::RawValue;
 use super::schema;
 use super::spelling::spelled;
 use crate::call::{Failure, Raw, Sampling, Text};
-use crate::wire::fields::{self, At, Fields};
+use crate::wire::fields::{self, At, BOOLEAN, COUNT, Fields, INTEGER, NUMBER, STRINGS};
+use crate::wire::notes::Notes;
 
 const CONFIG: [&str; 35] = [
     "temperature",
@@ -47,10 +48,6 @@ const CONFIG: [&str; 35] = [
 ];
 const THINKING: [&str; 6] =
     ["includeThoughts", "include_thoughts", "thinkingBudget", "thinking_budget", "thinkingLevel", "thinking_level"];
-const NUMBER: &str = "a number";
-const BOOLEAN: &str = "a boolean";
-const INTEGER: &str = "a whole number";
-const COUNT: &str = "a whole number of 0 or more";
 /// The most replies that one request may ask for, as the API has it.
 const MOST_CANDIDATES: u64 = 8;
 
@@ -74,14 +71,14 @@ pub(super) fn read<const N: usize>(
     at: &At<'_>,
     outer: &Fields<'_, N>,
     name: &'static str,
-    notes: &mut Vec<String>,
+    notes: &mut Notes,
 ) -> Result<Config, Failure> {
     let Some(config) = outer.object(at, name, &CONFIG)? else { return Ok(Config { candidates: 1, ..Config::default() }) };
     let at = &At::Field(at, name);
     refuse(at, &config)?;
     for (name, value) in config.rest(at)? {
         if value.as_bytes() != b"null" {
-            notes.push(format!("passed over {}.{}", at, name.decode()));
+            notes.say(format!("passed over {}.{}", at, name.decode()));
         }
     }
     let (thoughts, effort) = read_thinking(at, &config, notes)?;
@@ -101,7 +98,7 @@ pub(super) fn read<const N: usize>(
 /// What is not served.
 fn refuse(at: &At<'_>, config: &ConfigFields<'_>) -> Result<(), Failure> {
     let name = spelled(config, ["responseModalities", "response_modalities"]);
-    let modalities: Vec<String> = config.read(at, name, "a list of strings")?.unwrap_or_default();
+    let modalities: Vec<String> = config.read(at, name, STRINGS)?.unwrap_or_default();
     let text = |modality: &String| ["TEXT", "MODALITY_UNSPECIFIED"].iter().any(|known| modality.eq_ignore_ascii_case(known));
     if modalities.iter().all(text) { Ok(()) } else { Err(At::Field(at, name).invalid("must be [\"TEXT\"]: replies are text")) }
 }
@@ -109,7 +106,7 @@ fn refuse(at: &At<'_>, config: &ConfigFields<'_>) -> Result<(), Failure> {
 fn read_sampling(at: &At<'_>, config: &ConfigFields<'_>) -> Result<Sampling, Failure> {
     let number = |names| config.read::<f64>(at, spelled(config, names), NUMBER);
     let name = spelled(config, ["stopSequences", "stop_sequences"]);
-    let stop: Vec<String> = config.read(at, name, "a list of strings")?.unwrap_or_default();
+    let stop: Vec<String> = config.read(at, name, STRINGS)?.unwrap_or_default();
     Ok(Sampling {
         temperature: number(["temperature", "temperature"])?,
         top_p: number(["topP", "top_p"])?,
@@ -133,7 +130,7 @@ fn read_candidates(at: &At<'_>, config: &ConfigFields<'_>) -> Result<u64, Failur
 }
 
 /// The format of the answer's text, as chat completions has it; `None` for plain text.
-fn read_format(at: &At<'_>, config: &ConfigFields<'_>, notes: &mut Vec<String>) -> Result<Option<Raw>, Failure> {
+fn read_format(at: &At<'_>, config: &ConfigFields<'_>, notes: &mut Notes) -> Result<Option<Raw>, Failure> {
     let mime = config.string(at, spelled(config, ["responseMimeType", "response_mime_type"]))?.unwrap_or_default();
     let json = spelled(config, ["responseJsonSchema", "response_json_schema"]);
     let json = spelled(config, [json, "_responseJsonSchema"]);
@@ -144,7 +141,7 @@ fn read_format(at: &At<'_>, config: &ConfigFields<'_>, notes: &mut Vec<String>) 
     };
     match (mime.as_ref(), schema) {
         ("text/x.enum", _) => {
-            notes.push("the reply is not held to an enumeration: no policy is asked for text/x.enum".to_owned());
+            notes.say("the reply is not held to an enumeration: no policy is asked for text/x.enum");
             Ok(None)
         }
         (_, Some(schema)) => {
@@ -154,14 +151,14 @@ fn read_format(at: &At<'_>, config: &ConfigFields<'_>, notes: &mut Vec<String>) 
         ("application/json", None) => Ok(Some(Raw::from_json(br#"{"type":"json_object"}"#.to_vec()))),
         ("" | "text/plain", None) => Ok(None),
         (other, None) => {
-            notes.push(format!("passed over the reply's type {other:?}: replies are text or JSON"));
+            notes.say(format!("passed over the reply's type {other:?}: replies are text or JSON"));
             Ok(None)
         }
     }
 }
 
 /// Whether thoughts are to be parts of the reply, and how much is to be thought.
-fn read_thinking(at: &At<'_>, config: &ConfigFields<'_>, notes: &mut Vec<String>) -> Result<(bool, Option<Text>), Failure> {
+fn read_thinking(at: &At<'_>, config: &ConfigFields<'_>, notes: &mut Notes) -> Result<(bool, Option<Text>), Failure> {
     let name = spelled(config, ["thinkingConfig", "thinking_config"]);
     let Some(thinking) = config.object(at, name, &THINKING)? else { return Ok((false, None)) };
     let at = &At::Field(at, name);
@@ -172,7 +169,7 @@ fn read_thinking(at: &At<'_>, config: &ConfigFields<'_>, notes: &mut Vec<String>
     // -1 leaves it to the model.
     let budget = integer(at, &thinking, ["thinkingBudget", "thinking_budget"])?.filter(|budget| *budget >= 0);
     if let Some(budget) = budget {
-        notes.push(format!("passed over a thinkingBudget of {budget}: policies are told an effort, not a number of tokens"));
+        notes.say(format!("passed over a thinkingBudget of {budget}: policies are told an effort, not a number of tokens"));
     }
     Ok((thoughts.unwrap_or(false), effort))
 }

@@ -8,6 +8,7 @@ use super::spelling::spelled;
 use super::turns::Turns;
 use crate::call::{Content, Failure, Message, Part, Role, Text};
 use crate::wire::fields::{self, At, Fields, Items};
+use crate::wire::notes::Notes;
 
 /// The fields of a content that are acted on.
 pub(super) const CONTENT: [&str; 2] = ["role", "parts"];
@@ -16,17 +17,17 @@ pub(super) const CONTENT: [&str; 2] = ["role", "parts"];
 pub(super) struct Contents<'de> {
     body: &'de Bytes,
     turns: Option<Turns>,
-    notes: Vec<String>,
+    notes: Notes,
 }
 
 impl<'de> Contents<'de> {
     pub(super) fn new(body: &'de Bytes) -> Self {
-        Self { body, turns: None, notes: Vec::new() }
+        Self { body, turns: None, notes: Notes::default() }
     }
 
     /// The conversation, with the system's instruction before it.
-    pub(super) fn messages(self, system: Option<Text>, notes: &mut Vec<String>) -> Result<Vec<Message>, Failure> {
-        notes.extend(self.notes);
+    pub(super) fn messages(self, system: Option<Text>, notes: &mut Notes) -> Result<Vec<Message>, Failure> {
+        notes.add(self.notes);
         let at = At::Field(&At::Body, "contents");
         let turns = self.turns.ok_or_else(|| at.invalid("is missing"))?;
         let messages = turns.messages(notes);
@@ -40,7 +41,7 @@ impl<'de> Contents<'de> {
 impl<'de> Items<'de, { CONTENT.len() }> for Contents<'de> {
     fn begin(&mut self) {
         self.turns = Some(Turns::default());
-        self.notes.clear();
+        self.notes = Notes::default();
     }
 
     fn text(&mut self, _at: &At<'_>, text: &str) -> Result<(), Failure> {
@@ -78,7 +79,7 @@ impl<'de> Items<'de, { CONTENT.len() }> for Contents<'de> {
         if !given.is_empty() {
             turns.user(given);
         } else if turns.said() == before {
-            notes.push(format!("passed over {at}, which says nothing"));
+            notes.say(format!("passed over {at}, which says nothing"));
         }
         Ok(())
     }
@@ -95,13 +96,13 @@ fn calls(at: &At<'_>, item: &Fields<'_, { CONTENT.len() }>) -> Result<bool, Fail
 }
 
 /// Reads the system's instruction: a string, a part, a list of them, or a content of any role.
-pub(super) fn read_system(body: &Bytes, at: &At<'_>, value: &RawValue, notes: &mut Vec<String>) -> Result<Option<Text>, Failure> {
+pub(super) fn read_system(body: &Bytes, at: &At<'_>, value: &RawValue, notes: &mut Notes) -> Result<Option<Text>, Failure> {
     let mut texts = Vec::new();
     let mut read = |at: &At<'_>, part: Fields<'_, { PART.len() }>| -> Result<(), Failure> {
         match parts::read(body, at, &part, notes)?.0 {
             Piece::Text(text) | Piece::Thought(text) => texts.push(text),
             Piece::Left => {}
-            _ => notes.push(format!("passed over {at}, which is no text")),
+            _ => notes.say(format!("passed over {at}, which is no text")),
         }
         Ok(())
     };
@@ -118,22 +119,13 @@ pub(super) fn read_system(body: &Bytes, at: &At<'_>, value: &RawValue, notes: &m
         }
     }
     texts.retain(|text| !text.is_empty());
-    Ok(match texts.as_slice() {
-        [] => None,
-        [text] => Some(text.clone()),
-        // Each is an instruction of its own.
-        _ => Some(Text::from_inner(&texts.iter().map(Text::inner).collect::<Vec<_>>().join(&b"\\n\\n"[..]))),
-    })
+    Ok(Text::join(&texts, Text::BLANK_LINE))
 }
 
-/// The content of a message of these parts. Text alone is a string: templates that know no parts take that.
+/// The content of a message of these parts, without texts that say nothing beside others.
 pub(super) fn content(mut parts: Vec<Part>) -> Content {
     if parts.len() > 1 {
         parts.retain(|part| !matches!(part, Part::Text(text) if text.is_empty()));
     }
-    match parts.as_slice() {
-        [] => Content::Text(Text::new("")),
-        [Part::Text(text)] => Content::Text(text.clone()),
-        _ => Content::Parts(parts),
-    }
+    Content::of_parts(parts)
 }

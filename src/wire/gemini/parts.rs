@@ -5,7 +5,8 @@ use bytes::Bytes;
 use super::signature::{self, Carried};
 use super::spelling::spelled;
 use crate::call::{Failure, Part, Text};
-use crate::wire::fields::{self, At, Fields};
+use crate::wire::fields::{self, At, BOOLEAN, Fields};
+use crate::wire::notes::Notes;
 
 /// The fields of a part that are acted on.
 pub(super) const PART: [&str; 12] = [
@@ -61,25 +62,25 @@ pub(super) fn read(
     body: &Bytes,
     at: &At<'_>,
     part: &PartFields<'_>,
-    notes: &mut Vec<String>,
+    notes: &mut Notes,
 ) -> Result<(Piece, Option<Carried>), Failure> {
     let signature = part.string(at, spelled(part, ["thoughtSignature", "thought_signature"]))?;
     let carried = signature.as_deref().and_then(Carried::read);
     let call = spelled(part, ["functionCall", "function_call"]);
     let response = spelled(part, ["functionResponse", "function_response"]);
-    let piece = if let Some(call) = part.object(at, call, &CALL)? {
-        Piece::Call(read_call(&At::Field(at, spelled(part, ["functionCall", "function_call"])), &call)?)
+    let piece = if let Some(called) = part.object(at, call, &CALL)? {
+        Piece::Call(read_call(&At::Field(at, call), &called)?)
     } else if let Some(given) = part.object(at, response, &RESPONSE)? {
         Piece::Response(read_response(body, &At::Field(at, response), &given, notes)?)
     } else if let Some(text) = part.text(at, "text")? {
-        let thought = part.read(at, "thought", "a boolean")?.unwrap_or(false);
+        let thought = part.read(at, "thought", BOOLEAN)?.unwrap_or(false);
         if thought { Piece::Thought(text) } else { Piece::Text(text) }
     } else if let Some(piece) = read_data(body, at, part, notes)? {
         piece
     } else {
         let names: Vec<String> = part.rest(at)?.iter().map(|(name, _)| name.decode().into_owned()).collect();
         if !names.is_empty() {
-            notes.push(format!("passed over a part with {}", names.join(", ")));
+            notes.say(format!("passed over a part with {}", names.join(", ")));
         }
         Piece::Left
     };
@@ -99,7 +100,7 @@ fn read_response(
     body: &Bytes,
     at: &At<'_>,
     response: &Fields<'_, { RESPONSE.len() }>,
-    notes: &mut Vec<String>,
+    notes: &mut Notes,
 ) -> Result<Response, Failure> {
     let mut content = vec![Part::Text(read_output(at, response)?)];
     response.list(at, "parts", &PART, |at, part| {
@@ -132,7 +133,7 @@ fn read_output(at: &At<'_>, response: &Fields<'_, { RESPONSE.len() }>) -> Result
 }
 
 /// Data beside the text, if the part has any.
-fn read_data(body: &Bytes, at: &At<'_>, part: &PartFields<'_>, notes: &mut Vec<String>) -> Result<Option<Piece>, Failure> {
+fn read_data(body: &Bytes, at: &At<'_>, part: &PartFields<'_>, notes: &mut Notes) -> Result<Option<Piece>, Failure> {
     let name = spelled(part, ["inlineData", "inline_data"]);
     if let Some(value) = part.value(name) {
         let at = &At::Field(at, name);
@@ -149,11 +150,11 @@ fn read_data(body: &Bytes, at: &At<'_>, part: &PartFields<'_>, notes: &mut Vec<S
     if mime.starts_with("image/") && (plain.starts_with("http://") || plain.starts_with("https://")) {
         return Ok(Some(Piece::Image(uri)));
     }
-    notes.push(format!("left out a file of type {mime:?}: only images by http are passed on"));
+    notes.say(format!("left out a file of type {mime:?}: only images by http are passed on"));
     Ok(Some(Piece::Left))
 }
 
-fn read_blob(at: &At<'_>, blob: &Fields<'_, { BLOB.len() }>, notes: &mut Vec<String>) -> Result<Piece, Failure> {
+fn read_blob(at: &At<'_>, blob: &Fields<'_, { BLOB.len() }>, notes: &mut Notes) -> Result<Piece, Failure> {
     let mime = blob.string(at, spelled(blob, ["mimeType", "mime_type"]))?.unwrap_or_default();
     let data = blob.string(at, "data")?.ok_or_else(|| At::Field(at, "data").invalid("is missing"))?;
     if mime.starts_with("image/") {
@@ -163,7 +164,7 @@ fn read_blob(at: &At<'_>, blob: &Fields<'_, { BLOB.len() }>, notes: &mut Vec<Str
         let text = signature::text(&data).ok_or_else(|| At::Field(at, "data").invalid("must be text in base64"))?;
         return Ok(Piece::Text(Text::new(&text)));
     }
-    notes.push(format!("left out data of type {mime:?}: only images and text are passed on"));
+    notes.say(format!("left out data of type {mime:?}: only images and text are passed on"));
     Ok(Piece::Left)
 }
 

@@ -164,13 +164,7 @@ struct Entry<'a> {
 
 /// Writes the log-probabilities of a reply's tokens, where the policy gave some.
 pub(super) fn write_logprobs(out: &mut Vec<u8>, extras: &[Extra]) {
-    let raws: Vec<&Raw> = extras
-        .iter()
-        .filter_map(|extra| match extra {
-            Extra::Choice { name, value } if name.inner() == b"logprobs" => Some(value),
-            _ => None,
-        })
-        .collect();
+    let raws: Vec<&Raw> = extras.iter().filter_map(Extra::logprobs).collect();
     let entries: Vec<Entry> = raws.iter().filter_map(|raw| raw.read::<Logprobs>().ok()?.content).flatten().collect();
     if entries.is_empty() {
         return;

@@ -9,6 +9,7 @@ use super::spelling::spelled;
 use super::tools;
 use crate::call::{Call, Failure, Wants};
 use crate::wire::fields::{self, At};
+use crate::wire::notes::Notes;
 
 const REQUEST: [&str; 17] = [
     "systemInstruction",
@@ -45,10 +46,10 @@ pub(super) fn parse(address: &Address, body: &Bytes) -> Result<Vec<Call>, Failur
     if fields.string(at, cached)?.is_some_and(|name| !name.is_empty()) {
         return Err(At::Field(at, cached).invalid("is not served: nothing is kept between requests; send the whole conversation"));
     }
-    let mut notes = Vec::new();
+    let mut notes = Notes::default();
     for (name, value) in fields.rest(at)? {
         if value.as_bytes() != b"null" {
-            notes.push(format!("passed over {}", name.decode()));
+            notes.say(format!("passed over {}", name.decode()));
         }
     }
     let system = spelled(&fields, ["systemInstruction", "system_instruction"]);
@@ -80,7 +81,7 @@ pub(super) fn parse(address: &Address, body: &Bytes) -> Result<Vec<Call>, Failur
             thoughts: config.thoughts,
             ..Wants::default()
         },
-        notes,
+        notes: notes.list(),
         ..Call::new("gemini")
     };
     call.times(config.candidates, "generationConfig.candidateCount")

@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use super::schema;
 use super::spelling::spelled;
 use crate::call::{Failure, Tool, ToolChoice, ToolKind};
-use crate::wire::fields::{At, Fields};
+use crate::wire::fields::{At, Fields, STRINGS};
+use crate::wire::notes::Notes;
 
 const TOOL: [&str; 2] = ["functionDeclarations", "function_declarations"];
 const DECLARATION: [&str; 9] = [
@@ -24,12 +25,12 @@ const CONFIG: [&str; 2] = ["functionCallingConfig", "function_calling_config"];
 const CALLING: [&str; 3] = ["mode", "allowedFunctionNames", "allowed_function_names"];
 
 /// Reads the list of tools.
-pub(super) fn read<const N: usize>(at: &At<'_>, fields: &Fields<'_, N>, notes: &mut Vec<String>) -> Result<Vec<Tool>, Failure> {
+pub(super) fn read<const N: usize>(at: &At<'_>, fields: &Fields<'_, N>, notes: &mut Notes) -> Result<Vec<Tool>, Failure> {
     let mut tools = Vec::new();
     fields.list(at, "tools", &TOOL, |at, tool| {
         for (name, value) in tool.rest(at)? {
             if value.as_bytes() != b"null" {
-                notes.push(format!("dropped the tool {}: it runs on its provider's own servers", name.decode()));
+                notes.say(format!("dropped the tool {}: it runs on its provider's own servers", name.decode()));
             }
         }
         tool.list(at, spelled(&tool, TOOL), &DECLARATION, |at, declaration| {
@@ -70,7 +71,7 @@ pub(super) fn read_choice<const N: usize>(
     let at = &At::Field(at, name);
     let mode = calling.string(at, "mode")?.unwrap_or_default().to_ascii_uppercase();
     let name = spelled(&calling, ["allowedFunctionNames", "allowed_function_names"]);
-    let allowed: Vec<String> = calling.read(at, name, "a list of strings")?.unwrap_or_default();
+    let allowed: Vec<String> = calling.read(at, name, STRINGS)?.unwrap_or_default();
     let choice = match mode.as_str() {
         "" | "MODE_UNSPECIFIED" => return Ok(None),
         "AUTO" => return Ok(Some(ToolChoice::Auto)),

@@ -6,8 +6,9 @@ use std::collections::{HashMap, VecDeque};
 use super::contents::content;
 use super::parts::{Called, Piece, Response};
 use super::signature::Carried;
-use crate::call::{Content, Failure, Message, Part, Role, Text, ToolCall, ToolKind};
+use crate::call::{Failure, Message, Part, Role, Text, ToolCall, ToolKind};
 use crate::wire::fields::At;
+use crate::wire::notes::Notes;
 
 /// A conversation as it is read.
 #[derive(Default)]
@@ -79,7 +80,7 @@ impl Turns {
         at: &At<'_>,
         piece: Piece,
         carried: Option<Carried>,
-        notes: &mut Vec<String>,
+        notes: &mut Notes,
     ) -> Result<(), Failure> {
         let place = self.messages.len();
         let turn = self.open.get_or_insert_with(|| {
@@ -97,7 +98,7 @@ impl Turns {
                 let id = self.calls.made(place, &called);
                 turn.call(id, called);
             }
-            Piece::Image(_) => notes.push(format!("left out the image at {at}: the model's turns are text")),
+            Piece::Image(_) => notes.say(format!("left out the image at {at}: the model's turns are text")),
             Piece::Response(_) => return Err(at.invalid("must not be a functionResponse: those are the user's")),
             Piece::Left => {}
         }
@@ -105,7 +106,7 @@ impl Turns {
     }
 
     /// What a function gave; the model's turn ends before it.
-    pub(super) fn answered(&mut self, at: &At<'_>, response: Response, notes: &mut Vec<String>) -> Result<(), Failure> {
+    pub(super) fn answered(&mut self, at: &At<'_>, response: Response, notes: &mut Notes) -> Result<(), Failure> {
         self.close();
         self.said += 1;
         let Some(call) = self.calls.answered(&response, notes) else {
@@ -119,10 +120,10 @@ impl Turns {
     }
 
     /// The whole conversation.
-    pub(super) fn messages(mut self, notes: &mut Vec<String>) -> Vec<Message> {
+    pub(super) fn messages(mut self, notes: &mut Notes) -> Vec<Message> {
         self.close();
         if self.moved {
-            notes.push("functions' responses were moved right after their calls".to_owned());
+            notes.say("functions' responses were moved right after their calls");
         }
         let mut messages = Vec::with_capacity(self.messages.len() + self.calls.made.len());
         let mut made = self.calls.made.into_iter().peekable();
@@ -164,20 +165,10 @@ impl Turn {
     }
 
     fn message(self) -> Message {
-        let joined = |texts: &[Text]| match texts {
-            [] => None,
-            [text] => Some(text.clone()),
-            // Pieces of one stream.
-            _ => Some(Text::from_inner(&texts.iter().map(Text::inner).collect::<Vec<_>>().concat())),
-        };
+        // Pieces of one stream; nothing was between them.
+        let joined = |texts: &[Text]| Text::join(texts, b"");
         let reasoning = if self.carried.is_empty() { joined(&self.thoughts) } else { Some(Text::new(&self.carried)) };
-        let content = match joined(&self.said).filter(|text| !text.is_empty()) {
-            Some(text) => Content::Text(text),
-            None if self.calls.is_empty() => Content::Text(Text::new("")),
-            None => Content::Null,
-        };
-        let reasoning = reasoning.filter(|text| !text.is_empty());
-        Message { content, reasoning, tool_calls: self.calls, ..Message::new(Role::Assistant) }
+        Message::turn(joined(&self.said), reasoning.filter(|text| !text.is_empty()), self.calls)
     }
 }
 
@@ -196,7 +187,7 @@ impl Calls {
     }
 
     /// The call that a response answers: by its id, else by its name, else the next one of the latest turn.
-    fn answered(&mut self, response: &Response, notes: &mut Vec<String>) -> Option<usize> {
+    fn answered(&mut self, response: &Response, notes: &mut Notes) -> Option<usize> {
         let key = |text: &Option<Text>| text.as_ref().map(|text| text.decode().into_owned());
         let name = key(&response.name);
         let by_id = key(&response.id).and_then(|id| self.by_id.get_mut(&id)?.of(self.latest).take(&self.made));
@@ -208,7 +199,7 @@ impl Calls {
         let unanswered = (next..self.made.len()).find(|call| self.made[*call].gave.is_none())?;
         self.next = unanswered;
         let name = name.unwrap_or_default();
-        notes.push(format!("took the response of {name:?} for the next call's: no call is of its id or name"));
+        notes.say(format!("took the response of {name:?} for the next call's: no call is of its id or name"));
         Some(unanswered)
     }
 }

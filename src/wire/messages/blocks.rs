@@ -3,10 +3,10 @@
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::notes::Notes;
 use super::tools;
 use crate::call::{Failure, Part, Text, Tool};
 use crate::wire::fields::{self, At, Fields};
+use crate::wire::notes::Notes;
 
 /// The fields of blocks that are acted on.
 pub(super) const BLOCK: [&str; 15] = [
@@ -28,9 +28,8 @@ pub(super) const BLOCK: [&str; 15] = [
 ];
 const SOURCE: [&str; 5] = ["type", "media_type", "data", "url", "content"];
 const TOOL_CHANGE: [&str; 3] = ["type", "name", "definition"];
-/// Escaped text between lines, and between paragraphs.
+/// Escaped text between lines.
 const LINE: &[u8] = b"\\n";
-const BLANK_LINE: &[u8] = b"\\n\\n";
 
 /// One block.
 pub(super) type Block<'de> = Fields<'de, { BLOCK.len() }>;
@@ -107,15 +106,6 @@ pub(super) fn read_block(
     Ok(())
 }
 
-/// Joins texts without decoding them; `between` is escaped text.
-pub(super) fn join(texts: &[Text], between: &[u8]) -> Option<Text> {
-    match texts {
-        [] => None,
-        [text] => Some(text.clone()),
-        _ => Some(Text::from_inner(&texts.iter().map(Text::inner).collect::<Vec<_>>().join(between))),
-    }
-}
-
 fn read_image(at: &At<'_>, block: &Block<'_>, notes: &mut Notes) -> Result<Part, Failure> {
     let here = &At::Field(at, "source");
     let source = block.object(at, "source", &SOURCE)?.ok_or_else(|| here.invalid("is missing"))?;
@@ -165,9 +155,9 @@ fn read_document(
 fn with_head(head: [Option<Text>; 2], said: Vec<Piece>, pieces: &mut Vec<Piece>) {
     let head: Vec<Text> = head.into_iter().flatten().filter(|line| !line.is_empty()).collect();
     let mut said = said.into_iter().peekable();
-    if let Some(head) = join(&head, LINE) {
+    if let Some(head) = Text::join(&head, LINE) {
         let first = match said.next_if(|piece| matches!(piece, Piece::Part(Part::Text(_)))) {
-            Some(Piece::Part(Part::Text(text))) => join(&[head, text], BLANK_LINE),
+            Some(Piece::Part(Part::Text(text))) => Text::join(&[head, text], Text::BLANK_LINE),
             _ => Some(head),
         };
         pieces.extend(first.map(|text| Piece::Part(Part::Text(text))));

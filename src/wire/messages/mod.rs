@@ -3,7 +3,6 @@
 mod blocks;
 mod client_tools;
 mod error;
-mod notes;
 mod reply;
 mod request;
 mod stream;

@@ -2,12 +2,13 @@
 
 use bytes::Bytes;
 
-use super::notes::Notes;
 use super::thread::{self, Held};
 use super::tools::Offered;
 use super::turns::{self, MESSAGE, Turns};
 use crate::call::{Call, Content, Failure, Kept, Message, Raw, Rest, Role, Sampling, Text, Wants};
-use crate::wire::fields::{self, At, Fields};
+use crate::wire::fields::{self, At, BOOLEAN, COUNT, Fields, STRINGS};
+use crate::wire::notes::Notes;
+use crate::wire::sampling;
 
 const REQUEST: [&str; 39] = [
     "model",
@@ -53,10 +54,6 @@ const REQUEST: [&str; 39] = [
     "compaction",
     "messages",
 ];
-const NUMBER: &str = "a number";
-const BOOLEAN: &str = "a boolean";
-const COUNT: &str = "a whole number of 0 or more";
-const INTEGER: &str = "a whole number";
 
 type Request<'de> = Fields<'de, { REQUEST.len() }>;
 
@@ -94,17 +91,7 @@ pub(super) fn parse(body: &Bytes, counts: bool, earlier: Option<&[&Kept]>) -> Re
         tools: offered.tools,
         tool_choice: choice.tool,
         parallel_tool_calls: choice.parallel,
-        sampling: Sampling {
-            temperature: fields.read(at, "temperature", NUMBER)?,
-            top_p: fields.read(at, "top_p", NUMBER)?,
-            top_k: fields.read(at, "top_k", INTEGER)?,
-            min_p: fields.read(at, "min_p", NUMBER)?,
-            presence_penalty: fields.read(at, "presence_penalty", NUMBER)?,
-            frequency_penalty: fields.read(at, "frequency_penalty", NUMBER)?,
-            repetition_penalty: fields.read(at, "repetition_penalty", NUMBER)?,
-            seed: fields.read(at, "seed", INTEGER)?,
-            stop: read_stop(at, &fields)?,
-        },
+        sampling: Sampling { stop: read_stop(at, &fields)?, ..sampling::settings(at, &fields)? },
         max_tokens: read_limit(at, &fields, counts)?,
         reasoning_effort: effort,
         response_format: format,
@@ -149,7 +136,7 @@ fn read_limit(at: &At<'_>, fields: &Request<'_>, counts: bool) -> Result<Option<
 }
 
 fn read_stop(at: &At<'_>, fields: &Request<'_>) -> Result<Option<Raw>, Failure> {
-    let stop = fields.read::<Vec<String>>(at, "stop_sequences", "a list of strings")?;
+    let stop = fields.read::<Vec<String>>(at, "stop_sequences", STRINGS)?;
     Ok(stop.filter(|stop| !stop.is_empty()).map(|stop| Raw::from_value(&stop)))
 }
 

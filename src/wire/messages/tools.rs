@@ -4,15 +4,13 @@
 use std::collections::{HashMap, HashSet};
 
 use super::client_tools;
-use super::notes::Notes;
 use crate::call::{Failure, Raw, Text, Tool, ToolChoice, ToolKind};
-use crate::wire::fields::{self, At, Fields};
+use crate::wire::fields::{self, At, BOOLEAN, COUNT, Fields};
+use crate::wire::notes::Notes;
 
 const TOOL: [&str; 8] =
     ["type", "name", "description", "input_schema", "strict", "defer_loading", "display_width_px", "display_height_px"];
 const CHOICE: [&str; 3] = ["type", "name", "disable_parallel_tool_use"];
-const BOOLEAN: &str = "a boolean";
-const COUNT: &str = "a whole number of 0 or more";
 
 type ToolFields<'de> = Fields<'de, { TOOL.len() }>;
 

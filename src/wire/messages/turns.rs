@@ -6,16 +6,14 @@ use std::collections::{HashMap, HashSet};
 use bytes::Bytes;
 use serde::Deserialize;
 
-use super::blocks::{self, BLOCK, Block, Depth, Piece, join};
-use super::notes::Notes;
+use super::blocks::{self, BLOCK, Block, Depth, Piece};
 use super::tools::Offered;
 use crate::call::{Content, Failure, Message, Part, Raw, Role, Text, ToolCall, ToolKind};
-use crate::wire::fields::{self, At, Fields, Items};
+use crate::wire::fields::{self, At, BOOLEAN, Fields, Items};
+use crate::wire::notes::Notes;
 
 /// The fields of messages that are acted on.
 pub(super) const MESSAGE: [&str; 2] = ["role", "content"];
-/// Escaped text between texts that were messages or blocks of their own.
-const BLANK_LINE: &[u8] = b"\\n\\n";
 /// How a text begins that is no part of the prompt: it differs from request to request, and with it would every token after.
 const BILLING: &[u8] = b"x-anthropic-billing-header";
 
@@ -92,7 +90,7 @@ impl<'de> Turns<'de> {
         if let Some(orphan) = orphan {
             return Err(orphan);
         }
-        own.list().into_iter().for_each(|note| notes.say(note));
+        notes.add(own);
         if folded > 0 {
             notes.say(format!("{folded} later system messages were passed on as the user's"));
         }
@@ -102,7 +100,7 @@ impl<'de> Turns<'de> {
                 texts.push(text);
             }
         }
-        let system = join(&texts, BLANK_LINE).map(|text| Message::text(Role::System, text));
+        let system = Text::join(&texts, Text::BLANK_LINE).map(|text| Message::text(Role::System, text));
         let mut messages: Vec<Message> = system.into_iter().collect();
         for turn in turns {
             match turn {
@@ -169,7 +167,7 @@ impl State {
             Some(value) => blocks::read(body, &At::Field(at, "content"), value, Depth::Outer, &mut self.notes)?,
             None => Vec::new(),
         };
-        if block.read(at, "is_error", "a boolean")? == Some(true) {
+        if block.read(at, "is_error", BOOLEAN)? == Some(true) {
             mark_error(&mut pieces);
         }
         let before = self.turns.iter().rev().find_map(|turn| if let Turn::Said(said) = turn { Some(said) } else { None });
@@ -289,7 +287,7 @@ fn read_said(body: &Bytes, at: &At<'_>, value: &Value, state: &mut State) -> Res
         Ok(())
     })?;
     // Pieces of one message are of one text; nothing was between them that the model said.
-    state.said().texts.extend(join(&texts, b""));
+    state.said().texts.extend(Text::join(&texts, b""));
     Ok(())
 }
 
@@ -328,28 +326,16 @@ fn resolve(pieces: Vec<Piece>, offered: &mut Offered, notes: &mut Notes) -> Vec<
     pieces.into_iter().map(part).collect()
 }
 
-fn content(mut parts: Vec<Part>) -> Content {
-    match parts.as_slice() {
-        [] => Content::Text(Text::new("")),
-        // Templates that know no parts take a string.
-        [Part::Text(_)] => match parts.pop() {
-            Some(Part::Text(text)) => Content::Text(text),
-            _ => Content::Null,
-        },
-        _ => Content::Parts(parts),
-    }
-}
-
 impl Asked {
     fn write(mut self, offered: &mut Offered, notes: &mut Notes, messages: &mut Vec<Message>) {
         self.results.sort_by_key(|(place, ..)| *place);
         let silent = self.results.is_empty();
         for (_, id, pieces) in self.results {
-            let content = content(resolve(pieces, offered, notes));
+            let content = Content::of_parts(resolve(pieces, offered, notes));
             messages.push(Message { content, tool_call_id: Some(id), ..Message::new(Role::Tool) });
         }
         if silent || !self.pieces.is_empty() {
-            let content = content(resolve(self.pieces, offered, notes));
+            let content = Content::of_parts(resolve(self.pieces, offered, notes));
             messages.push(Message { content, ..Message::new(Role::User) });
         }
     }
@@ -358,14 +344,9 @@ impl Asked {
 impl Said {
     fn message(mut self) -> Message {
         self.texts.retain(|text| !text.is_empty());
-        let content = match join(&self.texts, BLANK_LINE) {
-            Some(text) => Content::Text(text),
-            None if self.calls.is_empty() => Content::Text(Text::new("")),
-            None => Content::Null,
-        };
         // Pieces of reasoning are of one stream; nothing was between them.
-        let reasoning = join(&self.reasoning, b"");
-        Message { content, reasoning, tool_calls: self.calls, ..Message::new(Role::Assistant) }
+        let reasoning = Text::join(&self.reasoning, b"");
+        Message::turn(Text::join(&self.texts, Text::BLANK_LINE), reasoning, self.calls)
     }
 }
 

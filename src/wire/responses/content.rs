@@ -11,7 +11,7 @@ pub(super) const NO_FILES: &str = "is missing: files are not kept, send the imag
 
 const PART: [&str; 8] = ["type", "text", "refusal", "image_url", "detail", "file_id", "file_data", "filename"];
 
-/// Reads a string or a list of parts. One part of text alone becomes a string: templates that know no parts take that.
+/// Reads a string or a list of parts.
 pub(super) fn read(body: &Bytes, at: &At<'_>, value: &RawValue) -> Result<Content, Failure> {
     match value.get().as_bytes().first() {
         Some(b'"') => Ok(Text::of(body, value).map_or(Content::Null, Content::Text)),
@@ -27,11 +27,7 @@ pub(super) fn read(body: &Bytes, at: &At<'_>, value: &RawValue) -> Result<Conten
                 parts.push(part);
                 Ok(())
             })?;
-            Ok(match parts.as_slice() {
-                [] => Content::Text(Text::new("")),
-                [Part::Text(text)] => Content::Text(text.clone()),
-                _ => Content::Parts(parts),
-            })
+            Ok(Content::of_parts(parts))
         }
         Some(b'n') => Ok(Content::Text(Text::new(""))),
         _ => Err(fields::wrong(at, "a string or a list of parts", value)),
@@ -50,15 +46,6 @@ pub(super) fn texts(content: &Content) -> Vec<Text> {
                 _ => None,
             })
             .collect(),
-    }
-}
-
-/// Joins texts without decoding them; `between` is escaped text.
-pub(super) fn join(texts: &[Text], between: &[u8]) -> Option<Text> {
-    match texts {
-        [] => None,
-        [text] => Some(text.clone()),
-        _ => Some(Text::from_inner(&texts.iter().map(Text::inner).collect::<Vec<_>>().join(between))),
     }
 }
 

@@ -10,7 +10,8 @@ use super::items::{Input, State};
 use super::tools;
 use crate::call::{CallStatus, Content, Failure, FailureKind, Kept, Raw, Reply, Text, Tool, ToolCall, ToolKind, grouped_name};
 use crate::ids::CallId;
-use crate::wire::fields::{self, At, Fields, Items};
+use crate::wire::fields::{self, At, BOOLEAN, Fields, Items};
+use crate::wire::notes::Notes;
 
 /// The fields of a request that its place among others depends on.
 const LINK: [&str; 3] = ["previous_response_id", "store", "tools"];
@@ -167,7 +168,7 @@ fn previous(link: &Link<'_>) -> Result<Option<CallId>, Failure> {
 }
 
 fn is_stored(link: &Link<'_>) -> Result<bool, Failure> {
-    Ok(link.read(&At::Body, "store", "a boolean")?.unwrap_or(true))
+    Ok(link.read(&At::Body, "store", BOOLEAN)?.unwrap_or(true))
 }
 
 /// Whether the client of this call wanted its reply to be kept for later requests.
@@ -192,7 +193,7 @@ impl<'de> Offered<'de> {
         if json != self.json {
             self.json = json;
             self.tools.clear();
-            tools::read(&At::Body, link, "tools", &mut self.tools, &mut Vec::new())?;
+            tools::read(&At::Body, link, "tools", &mut self.tools, &mut Notes::default())?;
         }
         Ok(())
     }

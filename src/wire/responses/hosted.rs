@@ -16,7 +16,7 @@ pub(super) fn read(kind: &str, body: &Bytes, at: &At<'_>, item: &Item<'_>, turns
     let told = match kind {
         // The client runs these, and sends their outputs as items of their own.
         "local_shell_call" | "shell_call" | "computer_call" | "apply_patch_call" | "tool_search_call" | "program" => {
-            client_call(kind, body, at, item)?.map(|call| turns.call(call))
+            client_call(kind, at, item)?.map(|call| turns.call(call))
         }
         "local_shell_call_output"
         | "shell_call_output"
@@ -33,7 +33,7 @@ pub(super) fn read(kind: &str, body: &Bytes, at: &At<'_>, item: &Item<'_>, turns
     Ok(told.is_some())
 }
 
-fn client_call(kind: &str, body: &Bytes, at: &At<'_>, item: &Item<'_>) -> Result<Option<ToolCall>, Failure> {
+fn client_call(kind: &str, at: &At<'_>, item: &Item<'_>) -> Result<Option<ToolCall>, Failure> {
     // Without an id of the call, the server searched by itself.
     let Some(id) = item.text(at, "call_id")? else { return Ok(None) };
     let arguments = match kind {
@@ -42,7 +42,6 @@ fn client_call(kind: &str, body: &Bytes, at: &At<'_>, item: &Item<'_>) -> Result
         "program" => item.text(at, "code")?.map(|code| object("code", &code)),
         _ => item.keep(at, "action")?.or(item.keep(at, "actions")?),
     };
-    let _ = body;
     Ok(arguments.map(|arguments| call(id, kind.trim_end_matches("_call"), &arguments)))
 }
 

@@ -8,6 +8,8 @@ use super::{content, hosted, sealed, tools};
 use crate::call::{Content, Failure, FailureKind, Message, Role, Text, Tool, ToolCall, ToolKind};
 use crate::ids::CallId;
 use crate::wire::fields::{self, At, Fields, Items};
+use crate::wire::notes::Notes;
+use crate::wire::openai_tools;
 
 /// The fields of items that are acted on.
 pub(super) const ITEM: [&str; 23] = [
@@ -56,7 +58,7 @@ pub(super) struct State {
     pub(super) tools: Vec<Tool>,
     /// Calls whose replies are quoted by name, and were not looked for yet.
     pub(super) quotes: Vec<CallId>,
-    notes: Vec<String>,
+    notes: Notes,
 }
 
 /// What the input says.
@@ -64,7 +66,7 @@ pub(super) struct Conversation {
     pub(super) messages: Vec<Message>,
     pub(super) tools: Vec<Tool>,
     pub(super) quotes: Vec<CallId>,
-    pub(super) notes: Vec<String>,
+    pub(super) notes: Notes,
     /// The call of an output, if there is no such call in what is known.
     pub(super) orphan: Option<Text>,
 }
@@ -93,12 +95,6 @@ impl State {
         let (messages, orphan) = turns.messages(instructions, &mut notes);
         Conversation { messages, tools, quotes, notes, orphan }
     }
-
-    fn note(&mut self, note: String) {
-        if !self.notes.contains(&note) {
-            self.notes.push(note);
-        }
-    }
 }
 
 impl<'de> Items<'de, { ITEM.len() }> for Input<'de, '_> {
@@ -121,7 +117,7 @@ impl<'de> Items<'de, { ITEM.len() }> for Input<'de, '_> {
             "message" => read_message(body, at, &item, &mut state.turns)?,
             "reasoning" => match read_reasoning(body, at, &item)? {
                 Some(texts) => state.turns.reasoning(texts),
-                None => state.note("passed over reasoning that only another provider can read".to_owned()),
+                None => state.notes.say("passed over reasoning that only another provider can read"),
             },
             "function_call" => state.turns.call(read_call(body, at, &item, ToolKind::Function)?),
             "custom_tool_call" => state.turns.call(read_call(body, at, &item, ToolKind::Custom)?),
@@ -141,7 +137,7 @@ impl<'de> Items<'de, { ITEM.len() }> for Input<'de, '_> {
                     if let Some(call) = item.text(at, "call_id")? {
                         state.turns.untold(&call);
                     }
-                    state.note(format!("passed over an input item of type {kind}"));
+                    state.notes.say(format!("passed over an input item of type {kind}"));
                 }
             }
         }
@@ -202,14 +198,8 @@ fn read_reasoning(body: &Bytes, at: &At<'_>, item: &Item<'_>) -> Result<Option<V
 }
 
 fn read_call(body: &Bytes, at: &At<'_>, item: &Item<'_>, kind: ToolKind) -> Result<ToolCall, Failure> {
-    let name = if kind == ToolKind::Function { "arguments" } else { "input" };
-    // Some clients send the object itself where its text belongs.
-    let given = item.value(name).map(|value| Text::of(body, value).unwrap_or_else(|| Text::new(value.get())));
-    let arguments = match (kind, given) {
-        // Templates read a function's arguments as JSON, which nothing is not.
-        (ToolKind::Function, given) => given.filter(|text| !text.is_empty()).unwrap_or_else(|| Text::new("{}")),
-        (ToolKind::Custom, given) => given.unwrap_or_else(|| Text::new("")),
-    };
+    let given = item.value(if kind == ToolKind::Custom { "input" } else { "arguments" });
+    let arguments = openai_tools::arguments(body, kind, given);
     Ok(ToolCall {
         id: item.required_text(at, "call_id")?,
         kind,

@@ -22,14 +22,6 @@ struct Entry<'a> {
     bytes: Option<Vec<u8>>,
 }
 
-/// What a policy's event says of log-probabilities, if it does.
-pub(super) fn of_event(extra: &Extra) -> Option<&Raw> {
-    match extra {
-        Extra::Choice { name, value } if name.inner() == b"logprobs" => Some(value),
-        _ => None,
-    }
-}
-
 /// The entries of the tokens that a piece of text is made of, joined by commas: those of the event that it came by, but for others
 /// that the event has too, as one that brings a whole reply.
 pub(super) fn of_piece(logprobs: &Raw, piece: &Text) -> Vec<u8> {
@@ -44,7 +36,7 @@ pub(super) fn of_piece(logprobs: &Raw, piece: &Text) -> Vec<u8> {
 /// its reasoning and its tool calls, which servers list with them.
 pub(super) fn of_text(reply: &Reply) -> Vec<u8> {
     let Some(text) = &reply.text else { return Vec::new() };
-    let spelt = Spelt::of(reply.extras.iter().filter_map(of_event));
+    let spelt = Spelt::of(reply.extras.iter().filter_map(Extra::logprobs));
     let after = |needle: &str, from: usize| memchr::memmem::find(&spelt.bytes[from..], needle.as_bytes()).map(|at| from + at);
     let reasoning = reply.reasoning.as_ref().map(Text::decode).unwrap_or_default();
     let from = after(&reasoning, 0).map_or(0, |at| at + reasoning.len());

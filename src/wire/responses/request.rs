@@ -7,9 +7,11 @@ use bytes::Bytes;
 use super::earlier::{self, Earlier};
 use super::items::{ITEM, Input, State};
 use super::{echo, tools};
-use crate::call::{Call, Failure, Raw, Sampling, Text, Wants};
+use crate::call::{Call, Failure, Raw, Text, Wants};
 use crate::ids::CallId;
-use crate::wire::fields::{self, At, Fields};
+use crate::wire::fields::{self, At, BOOLEAN, COUNT, Fields, STRINGS};
+use crate::wire::notes::Notes;
+use crate::wire::sampling;
 
 const REQUEST: [&str; 42] = [
     "model",
@@ -70,10 +72,6 @@ const DROPPED: [(&str, &str); 6] = [
 const REASONING: [&str; 5] = ["effort", "summary", "generate_summary", "context", "mode"];
 const TEXT: [&str; 2] = ["format", "verbosity"];
 const FORMAT: [&str; 5] = ["type", "name", "description", "schema", "strict"];
-const NUMBER: &str = "a number";
-const BOOLEAN: &str = "a boolean";
-const COUNT: &str = "a whole number of 0 or more";
-const INTEGER: &str = "a whole number";
 
 type Request<'de> = Fields<'de, { REQUEST.len() }>;
 
@@ -93,7 +91,7 @@ pub(super) fn parse(body: &Bytes, earlier: Option<Earlier<'_>>) -> Result<Vec<Ca
     }
     refuse(at, &fields)?;
     let instructions = fields.text(at, "instructions")?.filter(|text| !text.is_empty());
-    let mut notes = Vec::new();
+    let mut notes = Notes::default();
     let mut offered = Vec::new();
     tools::read(at, &fields, "tools", &mut offered, &mut notes)?;
     let conversation = input.state().conversation(instructions);
@@ -105,7 +103,7 @@ pub(super) fn parse(body: &Bytes, earlier: Option<Earlier<'_>>) -> Result<Vec<Ca
         let message = format!("No tool call found for function call output with call_id {}.", call.decode());
         return Err(Failure::invalid("input", message));
     }
-    notes.extend(conversation.notes);
+    notes.add(conversation.notes);
     tools::add(&mut offered, conversation.tools);
     let tool_choice = tools::read_choice(at, &fields, &mut offered, &mut notes)?;
     // Chat servers refuse to be told how to call tools where there are none, as Codex does when it compacts.
@@ -124,17 +122,7 @@ pub(super) fn parse(body: &Bytes, earlier: Option<Earlier<'_>>) -> Result<Vec<Ca
         tools: offered,
         tool_choice: tool_choice.filter(|_| has_tools),
         parallel_tool_calls: fields.read(at, "parallel_tool_calls", BOOLEAN)?.filter(|_| has_tools),
-        sampling: Sampling {
-            temperature: fields.read(at, "temperature", NUMBER)?,
-            top_p: fields.read(at, "top_p", NUMBER)?,
-            top_k: fields.read(at, "top_k", INTEGER)?,
-            min_p: fields.read(at, "min_p", NUMBER)?,
-            presence_penalty: fields.read(at, "presence_penalty", NUMBER)?,
-            frequency_penalty: fields.read(at, "frequency_penalty", NUMBER)?,
-            repetition_penalty: fields.read(at, "repetition_penalty", NUMBER)?,
-            seed: fields.read(at, "seed", INTEGER)?,
-            stop: read_stop(at, &fields)?,
-        },
+        sampling: sampling::read(at, &fields)?,
         max_tokens: fields.read(at, "max_output_tokens", COUNT)?,
         reasoning_effort: reasoning.effort,
         response_format,
@@ -147,7 +135,7 @@ pub(super) fn parse(body: &Bytes, earlier: Option<Earlier<'_>>) -> Result<Vec<Ca
             sealed_reasoning: include.sealed || !stored,
             ..Wants::default()
         },
-        notes,
+        notes: notes.list(),
         rest: fields.rest(at)?,
         echo: echo::take(body, &fields),
         ..Call::new("responses")
@@ -176,17 +164,17 @@ fn refuse(at: &At<'_>, fields: &Request<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-fn note_dropped(at: &At<'_>, fields: &Request<'_>, notes: &mut Vec<String>) -> Result<(), Failure> {
+fn note_dropped(at: &At<'_>, fields: &Request<'_>, notes: &mut Notes) -> Result<(), Failure> {
     for (name, why) in DROPPED {
         if fields.value(name).is_some() {
-            notes.push(format!("dropped {name}: {why}"));
+            notes.say(format!("dropped {name}: {why}"));
         }
     }
     if fields.string(at, "truncation")?.is_some_and(|truncation| truncation != "disabled") {
-        notes.push("dropped truncation: a prompt that does not fit is refused, not cut".to_owned());
+        notes.say("dropped truncation: a prompt that does not fit is refused, not cut");
     }
     if let Some(tier) = fields.string(at, "service_tier")?.filter(|tier| tier != "auto" && tier != "default") {
-        notes.push(format!("dropped service_tier {tier}: all are served alike"));
+        notes.say(format!("dropped service_tier {tier}: all are served alike"));
     }
     Ok(())
 }
@@ -198,29 +186,21 @@ struct Include {
     sealed: bool,
 }
 
-fn read_include(at: &At<'_>, fields: &Request<'_>, notes: &mut Vec<String>) -> Result<Include, Failure> {
+fn read_include(at: &At<'_>, fields: &Request<'_>, notes: &mut Notes) -> Result<Include, Failure> {
     let mut include = Include::default();
     let Some(value) = fields.value("include") else { return Ok(include) };
     let names: Vec<Cow<'_, str>> =
-        serde_json::from_str(value.get()).map_err(|_| fields::wrong(&At::Field(at, "include"), "a list of strings", value))?;
+        serde_json::from_str(value.get()).map_err(|_| fields::wrong(&At::Field(at, "include"), STRINGS, value))?;
     for name in names {
         match name.as_ref() {
             "message.output_text.logprobs" => include.logprobs = true,
             "reasoning.encrypted_content" => include.sealed = true,
             // Input is always given back with its images.
             "message.input_image.image_url" | "computer_call_output.output.image_url" => {}
-            other => notes.push(format!("dropped include {other}: no reply has it")),
+            other => notes.say(format!("dropped include {other}: no reply has it")),
         }
     }
     Ok(include)
-}
-
-fn read_stop(at: &At<'_>, fields: &Request<'_>) -> Result<Option<Raw>, Failure> {
-    let Some(value) = fields.value("stop") else { return Ok(None) };
-    if !value.get().starts_with('"') && serde_json::from_str::<Vec<String>>(value.get()).is_err() {
-        return Err(fields::wrong(&At::Field(at, "stop"), "a string or a list of strings", value));
-    }
-    fields.keep(at, "stop")
 }
 
 struct Reasoning {
@@ -228,14 +208,14 @@ struct Reasoning {
     summary: bool,
 }
 
-fn read_reasoning(at: &At<'_>, fields: &Request<'_>, notes: &mut Vec<String>) -> Result<Reasoning, Failure> {
+fn read_reasoning(at: &At<'_>, fields: &Request<'_>, notes: &mut Notes) -> Result<Reasoning, Failure> {
     let Some(reasoning) = fields.object(at, "reasoning", &REASONING)? else {
         return Ok(Reasoning { effort: None, summary: false });
     };
     let at = &At::Field(at, "reasoning");
     for (name, usual) in [("context", "auto"), ("mode", "standard")] {
         if let Some(value) = reasoning.string(at, name)?.filter(|value| value != usual) {
-            notes.push(format!("dropped reasoning.{name} {value}: the policy's template decides that"));
+            notes.say(format!("dropped reasoning.{name} {value}: the policy's template decides that"));
         }
     }
     let summary = reasoning.string(at, "summary")?.or(reasoning.string(at, "generate_summary")?);
@@ -243,11 +223,11 @@ fn read_reasoning(at: &At<'_>, fields: &Request<'_>, notes: &mut Vec<String>) ->
 }
 
 /// The format of the answer's text, as chat completions has it; `None` for plain text.
-fn read_text(at: &At<'_>, fields: &Request<'_>, notes: &mut Vec<String>) -> Result<Option<Raw>, Failure> {
+fn read_text(at: &At<'_>, fields: &Request<'_>, notes: &mut Notes) -> Result<Option<Raw>, Failure> {
     let Some(text) = fields.object(at, "text", &TEXT)? else { return Ok(None) };
     let at = &At::Field(at, "text");
     if text.string(at, "verbosity")?.is_some_and(|verbosity| verbosity != "medium") {
-        notes.push("dropped text.verbosity: policies know no such setting".to_owned());
+        notes.say("dropped text.verbosity: policies know no such setting");
     }
     let Some(format) = text.object(at, "format", &FORMAT)? else { return Ok(None) };
     let at = &At::Field(at, "format");

@@ -10,6 +10,13 @@ use super::reply::{self, Objects, PartKind, ReasoningForm, Status};
 use crate::call::{Call, Event, Failure, Raw, Reply, Text, ToolKind, ToolStart};
 use crate::wire::{Encoder, ReplyHead};
 
+/// An event about the one part of a reasoning item: its name where that is a summary, and where it is the text itself.
+type PartEvent = [&'static str; 2];
+const PART_ADDED: PartEvent = ["reasoning_summary_part.added", "content_part.added"];
+const PART_DONE: PartEvent = ["reasoning_summary_part.done", "content_part.done"];
+const TEXT_DELTA: PartEvent = ["reasoning_summary_text.delta", "reasoning_text.delta"];
+const TEXT_DONE: PartEvent = ["reasoning_summary_text.done", "reasoning_text.done"];
+
 /// Writes one reply.
 pub(super) struct ResponsesEncoder {
     objects: Objects,
@@ -117,19 +124,15 @@ impl ResponsesEncoder {
     }
 
     /// Writes an event about the one part of a reasoning item.
-    fn reasoning_event(&mut self, out: &mut Vec<u8>, what: &str, place: usize, fields: &[&[u8]]) {
-        let (name, index) = match (self.form.summary, what) {
-            (true, _) => (format!("reasoning_summary_{what}"), "summary_index"),
-            (false, "part.added" | "part.done") => (format!("content_{what}"), "content_index"),
-            (false, _) => (format!("reasoning_{what}"), "content_index"),
-        };
-        self.indexed_event(out, &name, place, Some((index, 0)), fields);
+    fn reasoning_event(&mut self, out: &mut Vec<u8>, [of_summary, of_text]: PartEvent, place: usize, fields: &[&[u8]]) {
+        let (name, index) = if self.form.summary { (of_summary, "summary_index") } else { (of_text, "content_index") };
+        self.indexed_event(out, name, place, Some((index, 0)), fields);
     }
 
-    fn reasoning_part(&mut self, out: &mut Vec<u8>, what: &str, place: usize, text: &Text) {
+    fn reasoning_part(&mut self, out: &mut Vec<u8>, event: PartEvent, place: usize, text: &Text) {
         let mut part = b",\"part\":".to_vec();
         reply::write_reasoning_part(&mut part, self.form, text);
-        self.reasoning_event(out, what, place, &[&part]);
+        self.reasoning_event(out, event, place, &[&part]);
     }
 
     fn reason(&mut self, piece: &Text, out: &mut Vec<u8>) {
@@ -139,14 +142,14 @@ impl ResponsesEncoder {
             let mut written = Vec::new();
             reply::write_reasoning(&mut written, &id, "in_progress", self.form, None);
             let place = self.add(out, Item::Reasoning(id, Vec::new()), &written);
-            self.reasoning_part(out, "part.added", place, &Text::new(""));
+            self.reasoning_part(out, PART_ADDED, place, &Text::new(""));
             place
         });
         self.reasoning = Some(place);
         if let Item::Reasoning(_, text) = &mut self.items[place] {
             text.extend_from_slice(piece.inner());
         }
-        self.reasoning_event(out, "text.delta", place, &[b",\"delta\":", piece.literal()]);
+        self.reasoning_event(out, TEXT_DELTA, place, &[b",\"delta\":", piece.literal()]);
     }
 
     /// Ends the reasoning; its item may be done before the reply is recorded, since nobody acts on it.
@@ -156,8 +159,8 @@ impl ResponsesEncoder {
         let text = Text::from_inner(text);
         let mut written = Vec::new();
         reply::write_reasoning(&mut written, id, status, self.form, Some(&text));
-        self.reasoning_event(out, "text.done", place, &[b",\"text\":", text.literal()]);
-        self.reasoning_part(out, "part.done", place, &text);
+        self.reasoning_event(out, TEXT_DONE, place, &[b",\"text\":", text.literal()]);
+        self.reasoning_part(out, PART_DONE, place, &text);
         self.item_event(out, "output_item.done", place, &written);
     }
 
@@ -326,7 +329,7 @@ impl Encoder for ResponsesEncoder {
                 return;
             }
             Event::Extra(extra) if self.logprobs => {
-                if let Some(logprobs) = logprobs::of_event(extra) {
+                if let Some(logprobs) = extra.logprobs() {
                     self.say_waiting(Some(logprobs), out);
                 }
                 return;

@@ -6,7 +6,9 @@ use std::collections::HashSet;
 use serde::Deserialize;
 
 use crate::call::{Failure, Raw, Text, Tool, ToolChoice, ToolKind};
-use crate::wire::fields::{self, At, Fields};
+use crate::wire::fields::{self, At, BOOLEAN, Fields};
+use crate::wire::notes::Notes;
+use crate::wire::openai_tools;
 
 const TOOL: [&str; 7] = ["type", "name", "description", "parameters", "strict", "format", "tools"];
 const FORMAT: [&str; 3] = ["type", "syntax", "definition"];
@@ -20,7 +22,7 @@ pub(super) fn read<const N: usize>(
     fields: &Fields<'_, N>,
     name: &str,
     tools: &mut Vec<Tool>,
-    notes: &mut Vec<String>,
+    notes: &mut Notes,
 ) -> Result<(), Failure> {
     fields.list(at, name, &TOOL, |at, tool| {
         if tool.string(at, "type")?.as_deref() != Some("namespace") {
@@ -62,13 +64,13 @@ fn read_tool(
     tool: &ToolFields<'_>,
     namespace: Option<&Text>,
     tools: &mut Vec<Tool>,
-    notes: &mut Vec<String>,
+    notes: &mut Notes,
 ) -> Result<(), Failure> {
     let kind = match tool.string(at, "type")?.as_deref() {
         Some("function") => ToolKind::Function,
         Some("custom") => ToolKind::Custom,
         Some(other) => {
-            notes.push(format!("dropped the tool {other}: its provider's own models and servers know it alone"));
+            notes.say(format!("dropped the tool {other}: its provider's own models and servers know it alone"));
             return Ok(());
         }
         None => return Err(At::Field(at, "type").invalid("is missing")),
@@ -78,7 +80,7 @@ fn read_tool(
         ToolKind::Function => (description, tool.keep(at, "parameters")?),
         ToolKind::Custom => (describe_grammar(at, tool, description)?, None),
     };
-    let strict = tool.read::<bool>(at, "strict", "a boolean")?;
+    let strict = tool.read::<bool>(at, "strict", BOOLEAN)?;
     tools.push(Tool {
         kind,
         namespace: namespace.cloned(),
@@ -90,14 +92,12 @@ fn read_tool(
     Ok(())
 }
 
-/// Policies are offered a custom tool as a function, which has no grammar: the model must be told it to be able to keep to it.
 fn describe_grammar(at: &At<'_>, tool: &ToolFields<'_>, description: Option<Text>) -> Result<Option<Text>, Failure> {
     let Some(format) = tool.object(at, "format", &FORMAT)? else { return Ok(description) };
     let at = &At::Field(at, "format");
     let Some(definition) = format.string(at, "definition")? else { return Ok(description) };
     let syntax = format.string(at, "syntax")?.unwrap_or_default();
-    let before = description.as_ref().map(Text::decode).unwrap_or_default();
-    Ok(Some(Text::new(&format!("{before}\n\nThe input must fit this {syntax} grammar:\n{definition}"))))
+    Ok(Some(openai_tools::with_grammar(description.as_ref(), &syntax, &definition)))
 }
 
 /// Reads the choice of a tool; of a list of allowed ones, the others are taken out of `tools`.
@@ -105,7 +105,7 @@ pub(super) fn read_choice<const N: usize>(
     at: &At<'_>,
     fields: &Fields<'_, N>,
     tools: &mut Vec<Tool>,
-    notes: &mut Vec<String>,
+    notes: &mut Notes,
 ) -> Result<Option<ToolChoice>, Failure> {
     let Some(value) = fields.value("tool_choice") else { return Ok(None) };
     let here = &At::Field(at, "tool_choice");
@@ -130,7 +130,7 @@ pub(super) fn read_choice<const N: usize>(
             mode(&At::Field(here, "mode"), chosen.as_deref().unwrap_or("auto")).map(Some)
         }
         Some(other) => {
-            notes.push(format!("the choice of the tool {other} became auto: it is not offered"));
+            notes.say(format!("the choice of the tool {other} became auto: it is not offered"));
             Ok(Some(ToolChoice::Auto))
         }
         None => Err(At::Field(here, "type").invalid("is missing")),

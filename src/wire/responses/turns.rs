@@ -3,11 +3,9 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use super::content::{join, texts};
+use super::content::texts;
 use crate::call::{Content, Message, Role, Text, ToolCall};
-
-/// Escaped text between texts that were items of their own.
-const BLANK_LINE: &[u8] = b"\\n\\n";
+use crate::wire::notes::Notes;
 
 /// A conversation as it is read.
 #[derive(Clone, Default)]
@@ -56,7 +54,7 @@ impl Turns {
     /// The assistant's text.
     pub(super) fn said(&mut self, content: &Content) {
         let turn = self.open.get_or_insert_default();
-        turn.said.extend(join(&texts(content), b"").filter(|text| !text.is_empty()));
+        turn.said.extend(Text::join(&texts(content), b"").filter(|text| !text.is_empty()));
     }
 
     /// A call of a tool.
@@ -71,37 +69,28 @@ impl Turns {
 
     /// The whole conversation, with the request's instructions before the others; and the call of an output, if there is no such
     /// call.
-    pub(super) fn messages(mut self, instructions: Option<Text>, notes: &mut Vec<String>) -> (Vec<Message>, Option<Text>) {
+    pub(super) fn messages(mut self, instructions: Option<Text>, notes: &mut Notes) -> (Vec<Message>, Option<Text>) {
         self.close();
         if self.folded > 0 {
-            notes.push(format!("{} later system or developer messages were passed on as the user's", self.folded));
+            notes.say(format!("{} later system or developer messages were passed on as the user's", self.folded));
         }
         let system: Vec<Text> = instructions.into_iter().chain(self.system).collect();
-        let system = join(&system, BLANK_LINE).map(|text| Message::text(Role::System, text));
+        let system = Text::join(&system, Text::BLANK_LINE).map(|text| Message::text(Role::System, text));
         let (messages, orphan) = outputs_after_calls(self.messages, &self.untold, notes);
         (system.into_iter().chain(messages).collect(), orphan)
     }
 
     fn close(&mut self) {
         let Some(Turn { reasoning, said, calls }) = self.open.take() else { return };
-        let content = match join(&said, BLANK_LINE) {
-            Some(text) => Content::Text(text),
-            None if calls.is_empty() => Content::Text(Text::new("")),
-            None => Content::Null,
-        };
         // Pieces of reasoning are of one stream; nothing was between them.
-        let reasoning = join(&reasoning, b"");
-        self.messages.push(Message { content, reasoning, tool_calls: calls, ..Message::new(Role::Assistant) });
+        let reasoning = Text::join(&reasoning, b"");
+        self.messages.push(Message::turn(Text::join(&said, Text::BLANK_LINE), reasoning, calls));
     }
 }
 
 /// Puts each tool's output right after the turn that called it, in the order of the calls. Outputs of no call stay in place; the
 /// first such call is given too, unless it is one of the `untold`.
-fn outputs_after_calls(
-    messages: Vec<Message>,
-    untold: &HashSet<Vec<u8>>,
-    notes: &mut Vec<String>,
-) -> (Vec<Message>, Option<Text>) {
+fn outputs_after_calls(messages: Vec<Message>, untold: &HashSet<Vec<u8>>, notes: &mut Notes) -> (Vec<Message>, Option<Text>) {
     let mut outputs: HashMap<&[u8], VecDeque<usize>> = HashMap::new();
     for (index, message) in messages.iter().enumerate() {
         if let Some(id) = &message.tool_call_id {
@@ -132,7 +121,7 @@ fn outputs_after_calls(
         }
     }
     if !order.is_sorted() {
-        notes.push("tool outputs were moved right after their calls".to_owned());
+        notes.say("tool outputs were moved right after their calls");
     }
     let mut messages: Vec<Option<Message>> = messages.into_iter().map(Some).collect();
     (order.into_iter().filter_map(|index| messages[index].take()).collect(), orphan)
