@@ -11,7 +11,7 @@ pub fn run(data: &[u8]) {
     let [cut, kind, bytes @ ..] = data else { return };
     let source = [Source::TokenIds, Source::Entries, Source::None][usize::from(kind & 3) % 3];
     let whole = kind & 4 != 0;
-    let call = Arc::new(request(kind & 8 != 0));
+    let call = Arc::new(if kind & 16 != 0 { completion(*kind) } else { request(kind & 8 != 0) });
     let (events, end) = policy::read(&call, source, whole, 1 << 20, &[bytes]);
     if !whole {
         let pieces = policy::read(&call, source, whole, 1 << 20, &sse::split(bytes, *cut));
@@ -38,12 +38,24 @@ fn request(tools: bool) -> Call {
     wire.parse(wire::Target::read("/responses"), &body.into()).expect("a request").remove(0)
 }
 
+/// A completion, with the prompt before it or not, as the server tells it or as we do.
+fn completion(kind: u8) -> Call {
+    let (echo, logprobs) = (kind & 32 != 0, if kind & 64 != 0 { "1" } else { "null" });
+    let body = format!(r#"{{"model":"m","stream":true,"prompt":"go","echo":{echo},"logprobs":{logprobs}}}"#);
+    let wire = wire::named("completions").expect("the wire");
+    wire.parse(wire::Target::read("/completions"), &body.into()).expect("a request").remove(0)
+}
+
 fn well_formed(events: &[Event], ended_well: bool) {
     let mut begun = 0;
     let mut finished = 0;
     for event in events {
         match event {
-            Event::Text(text) | Event::Reasoning(text) | Event::Refusal(text) | Event::StopString(text) => literal(text),
+            Event::PromptText(text)
+            | Event::Text(text)
+            | Event::Reasoning(text)
+            | Event::Refusal(text)
+            | Event::StopString(text) => literal(text),
             Event::ToolStart { index, tool } => {
                 assert_eq!(*index, begun, "tool calls are numbered without gaps");
                 begun += 1;

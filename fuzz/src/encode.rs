@@ -149,11 +149,14 @@ impl Steps<'_> {
         let mut events = Vec::new();
         let mut begun = vec![0; self.choices];
         let mut counted = vec![false; self.choices];
+        if self.reader.echoes() && self.refuses {
+            events.extend((0..self.choices).map(|place| (place, Event::PromptText("go".into()))));
+        }
         while self.at < self.data.len() {
             let step = self.byte();
             let place = usize::from(step >> 4) % self.choices;
             let event = match step % 16 {
-                0..=2 if self.refuses && !self.reader.has_refusals() => Event::Refusal(self.text()),
+                0..=2 if self.refuses && !self.reader.has_refusals() && !self.reader.echoes() => Event::Refusal(self.text()),
                 0..=2 => Event::Text(self.text()),
                 3 | 4 if self.reader.has_reasoning() => Event::Reasoning(self.text()),
                 5 if self.reader.has_refusals() => Event::Refusal(self.text()),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::call::{Call, Event, Failure};
+use crate::call::{Call, Event, Failure, Prompt};
 
 #[path = "../../src/policy/body.rs"]
 mod body;
@@ -20,6 +20,25 @@ mod refusal;
 mod scan;
 #[path = "../../src/policy/tools.rs"]
 mod tools;
+
+/// Stands for the module that asks servers about prompts that are no conversation.
+mod plain {
+    use crate::call::{Prompt, Raw, Text};
+
+    #[derive(Clone, Debug, PartialEq)]
+    pub(super) enum Echo {
+        No,
+        Ours(Text),
+        Servers(Text),
+    }
+
+    pub(super) fn write(out: &mut Vec<u8>, prompt: &Prompt) {
+        match prompt {
+            Prompt::Text(text) => super::body::field(out, "prompt", text.literal()),
+            Prompt::Ids(ids) => super::body::field(out, "prompt", Raw::from_value(ids).as_bytes()),
+        }
+    }
+}
 
 /// Stands for the module that speaks HTTP with a llama.cpp server.
 mod llamacpp {
@@ -64,7 +83,12 @@ pub fn read(call: &Arc<Call>, source: Source, whole: bool, limit: usize, pieces:
         Source::Entries => decode::IdSource::Entries,
         Source::None => decode::IdSource::None,
     };
-    let mut decoder = decode::Decoder::new(call, names::Names::of(call), source, limit);
+    let echo = match &call.prompt {
+        Some(Prompt::Text(text)) if call.wants.prompt && call.wants.logprobs => plain::Echo::Servers(text.clone()),
+        Some(Prompt::Text(text)) if call.wants.prompt => plain::Echo::Ours(text.clone()),
+        _ => plain::Echo::No,
+    };
+    let mut decoder = decode::Decoder::new(call, names::Names::of(call), source, echo, limit);
     let mut events = Vec::new();
     if whole {
         let end = decoder.whole(&Bytes::from(pieces.concat()), &mut events);

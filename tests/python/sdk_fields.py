@@ -27,7 +27,19 @@ ROOTS = {
         beta_count_tokens_params.MessageCountTokensParams,
         message_count_tokens_params.MessageCountTokensParams,
     ],
-    "gemini": [genai.GenerateContentConfig, genai.Content, genai.Tool],
+    "gemini": [genai.Content, genai.Tool, genai.GenerateContentConfig],
+}
+
+
+# google-genai's types require nothing; its service does.
+MUST = {
+    "FunctionDeclaration": {"name"},
+    "FunctionCall": {"name"},
+    "FunctionResponse": {"name", "response"},
+    "Blob": {"data", "mimeType"},
+    "FunctionResponseBlob": {"data", "mimeType"},
+    "FileData": {"fileUri", "mimeType"},
+    "FunctionResponseFileData": {"fileUri", "mimeType"},
 }
 
 
@@ -89,7 +101,7 @@ def walk(wire, stops=lambda kind, field: False):
 
 def required(kind):
     if is_model(kind):
-        return {field.alias or name for name, field in kind.model_fields.items() if field.is_required()}
+        return MUST.get(kind.__name__, set())
     # Annotations that are strings hide `Required` from TypedDict itself.
     bases = [base for base in getattr(kind, "__orig_bases__", ()) if typing_extensions.is_typeddict(base)]
     inherited = set().union(*map(hints, bases)) if bases else set()
@@ -104,6 +116,8 @@ def required(kind):
 
 def sample(hint, field):
     """A value of this type that can be found again."""
+    if field == "mimeType":
+        return "image/png"
     hint = bare(hint)
     origin, arguments = typing_extensions.get_origin(hint), typing_extensions.get_args(hint)
     if hasattr(hint, "__value__"):

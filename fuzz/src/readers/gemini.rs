@@ -32,10 +32,16 @@ impl Reader for Gemini {
             Json::String(text) => object(text),
             _ => None,
         };
+        let cut = reply.finish == Some(FinishReason::Length);
+        // A call that was cut before its arguments began is no call.
+        if cut && seen.tools.last().is_some_and(|tool| tool.arguments == Json::String(Units::default())) {
+            seen.tools.pop();
+        }
         let malformed = seen.tools.iter().any(|tool| arguments(tool).is_none());
         seen.finish = match reply.finish {
             Some(FinishReason::Length) => "MAX_TOKENS",
             Some(FinishReason::ContentFilter) => "SAFETY",
+            _ if !seen.refusal.is_empty() => "SAFETY",
             _ if malformed => "MALFORMED_FUNCTION_CALL",
             _ => "STOP",
         }
@@ -50,7 +56,6 @@ impl Reader for Gemini {
     fn stream(&self, request: Request, choices: usize, live: &[u8], held: &[u8]) -> Vec<Seen> {
         let mut replies = vec![Seen::default(); choices];
         let chunks = if request.0.contains("alt=sse") { lines(live).chain(lines(held)).collect() } else { array(live, held) };
-        // What stands in `live` of an array is told by a reader of prefixes below.
         for (early, chunk) in chunks {
             add(&mut replies, &chunk);
             assert!(

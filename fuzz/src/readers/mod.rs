@@ -2,6 +2,7 @@
 //! at whatever a strict client would stumble over.
 
 mod chat;
+mod completions;
 mod gemini;
 mod messages;
 mod responses;
@@ -10,7 +11,8 @@ use crate::call::{FinishReason, Reply, Text, ToolCall, ToolKind};
 use crate::json::{self, Json, Units};
 
 /// One for each wire that is served.
-static ALL: &[&dyn Reader] = &[&chat::Chat, &gemini::Gemini, &messages::Messages, &responses::Responses];
+static ALL: &[&dyn Reader] =
+    &[&chat::Chat, &completions::Completions, &gemini::Gemini, &messages::Messages, &responses::Responses];
 
 /// What a client can tell of a reply.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -63,6 +65,11 @@ pub trait Reader: Sync {
     /// Tells a refusal from text.
     fn has_refusals(&self) -> bool {
         true
+    }
+
+    /// Shows the prompt's text before the reply's.
+    fn echoes(&self) -> bool {
+        false
     }
 
     /// Tells a usage where the policy gave none.

@@ -51,7 +51,7 @@ impl Wire for Gemini {
     }
 
     fn encoder(&self, call: &Call, head: ReplyHead) -> Box<dyn Encoder> {
-        Box::new(stream::GeminiEncoder::new(call.wants, &head))
+        Box::new(stream::GeminiEncoder::new(call.wants, call.replies > 1, &head))
     }
 
     fn failure(&self, failure: &Failure) -> Vec<u8> {

@@ -78,13 +78,19 @@ pub(super) fn read(
     } else if let Some(piece) = read_data(body, at, part, notes)? {
         piece
     } else {
-        let names: Vec<String> = part.rest(at)?.iter().map(|(name, _)| name.decode().into_owned()).collect();
-        if !names.is_empty() {
-            notes.say(format!("passed over a part with {}", names.join(", ")));
-        }
+        note_left(at, part, notes)?;
         Piece::Left
     };
     Ok((piece, carried))
+}
+
+/// Says of a part that nobody here reads what it holds.
+fn note_left(at: &At<'_>, part: &PartFields<'_>, notes: &mut Notes) -> Result<(), Failure> {
+    let names: Vec<String> = part.rest(at)?.iter().map(|(name, _)| name.decode().into_owned()).collect();
+    if !names.is_empty() {
+        notes.say(format!("passed over a part with {}", names.join(", ")));
+    }
+    Ok(())
 }
 
 fn read_call(at: &At<'_>, call: &Fields<'_, { CALL.len() }>) -> Result<Called, Failure> {
@@ -107,7 +113,8 @@ fn read_response(
         match read_data(body, at, &part, notes)? {
             Some(Piece::Text(text)) => content.push(Part::Text(text)),
             Some(Piece::Image(url)) => content.push(Part::Image(url)),
-            _ => {}
+            Some(_) => {}
+            None => note_left(at, &part, notes)?,
         }
         Ok(())
     })?;

@@ -23,17 +23,18 @@ pub(super) struct GeminiEncoder {
     /// How much of it the text's signature carries. Only the first text that follows a thought has one: clients join texts and keep
     /// the first one's, and one with each would make a long stream quadratic.
     signed: usize,
-    told: Option<Usage>,
+    /// It is one of several replies: their sum is told at the end, since clients take the last usage that comes.
+    several: bool,
 }
 
 impl GeminiEncoder {
-    pub(super) fn new(wants: Wants, head: &ReplyHead) -> Self {
+    pub(super) fn new(wants: Wants, several: bool, head: &ReplyHead) -> Self {
         let mut foot = b",\"modelVersion\":".to_vec();
         quote(&mut foot, &head.model);
         let _ = write!(foot, ",\"responseId\":\"{}\"}}", head.call_id.0.simple());
         let start: &[u8] = if wants.array { b",\n" } else { b"data: " };
         let head_bytes = [start, b"{\"candidates\":[{\"content\":{\"role\":\"model\",\"parts\":["].concat();
-        Self { wants, index: head.choice, head: head_bytes, foot, reasoning: Vec::new(), signed: 0, told: None }
+        Self { wants, index: head.choice, head: head_bytes, foot, reasoning: Vec::new(), signed: 0, several }
     }
 
     /// Writes a chunk around one part.
@@ -109,16 +110,14 @@ impl Encoder for GeminiEncoder {
         ending.write_parts(out, &self.reasoning, self.signed < self.reasoning.len());
         self.write_end(out, reply, &ending);
         out.push(b']');
-        if let Some(usage) = &reply.usage {
+        if let Some(usage) = reply.usage.as_ref().filter(|_| !self.several) {
             reply::write_usage(out, usage);
-            self.told = Some(*usage);
         }
         self.end(out);
     }
 
     fn close(&mut self, usage: Option<&Usage>, out: &mut Vec<u8>) {
-        // One reply has told its usage already; that of several is their sum.
-        if let Some(usage) = usage.filter(|usage| self.told.as_ref() != Some(usage)) {
+        if let Some(usage) = usage.filter(|_| self.several) {
             out.extend_from_slice(if self.wants.array { b",\n" } else { b"data: " });
             out.extend_from_slice(b"{\"candidates\":[]");
             reply::write_usage(out, usage);
@@ -183,7 +182,7 @@ mod tests {
 
     fn encoder(wants: Wants, choice: u32) -> GeminiEncoder {
         let call_id = CallId(uuid::Uuid::from_u128(1));
-        GeminiEncoder::new(wants, &ReplyHead { call_id, choice, created: 0, model: "m".to_owned() })
+        GeminiEncoder::new(wants, true, &ReplyHead { call_id, choice, created: 0, model: "m".to_owned() })
     }
 
     #[test]
@@ -228,8 +227,8 @@ mod tests {
             (Some(0), Some(""), None),
             (Some(1), Some("b"), None),
             (Some(0), Some("a"), None),
-            (Some(1), Some(""), Some(5)),
-            (Some(0), Some(""), Some(6)),
+            (Some(1), Some(""), None),
+            (Some(0), Some(""), None),
             (None, None, Some(9)),
         ];
         assert_eq!(seen, expected);
