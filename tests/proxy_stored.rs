@@ -189,6 +189,19 @@ async fn items_may_be_named_in_place_of_sent() {
 }
 
 #[tokio::test]
+async fn a_reply_that_is_quoted_often_is_read_once() {
+    let (_policy, gleaner, rollout) = start(95, [Reply::text("first"), Reply::text("second")]).await;
+    let first = say(&gleaner, &rollout, &request(&"x".repeat(4 << 20), true)).await;
+    let named = json!({"type": "item_reference", "id": first.items[0]["id"]});
+    let mut body = request("go", true);
+    body["input"] = vec![named; 2_000].into_iter().chain([json!({"role": "user", "content": "go"})]).collect();
+    let begun = std::time::Instant::now();
+    assert_eq!(say(&gleaner, &rollout, &body).await.text, "second");
+    // With its request read for each of them, most of a minute.
+    assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
 async fn a_response_is_given_again_as_it_was_given() {
     let call = Reply::tools(&[("ns__sh", r#"{"cmd": "a"}"#), ("patch", r#"{"input": "+b"}"#), ("sh", "{}")]);
     let full = Reply { text: Some("I look.".to_owned()), ..call }.thinking("hm");

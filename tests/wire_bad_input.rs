@@ -601,3 +601,16 @@ mod gemini {
         assert_eq!((call.rest.len(), call.notes), (0, vec!["passed over novel".to_owned()]));
     }
 }
+
+#[test]
+fn of_a_list_that_comes_twice_the_last_stands() {
+    for (wire, list, rest) in
+        [("chat", "messages", ""), ("responses", "input", ""), ("messages", "messages", r#""max_tokens":9,"#)]
+    {
+        let first = r#"[{"role":"user","content":"first"}]"#;
+        let body = format!(r#"{{"model":"m",{rest}"{list}":{first},"{list}":{}}}"#, first.replace("first", "last"));
+        let call = parse(wire, body).unwrap();
+        let texts: Vec<_> = call.messages.iter().map(|message| message.content.clone()).collect();
+        assert_eq!(texts, [gleaner::call::Content::Text("last".into())], "{wire}");
+    }
+}

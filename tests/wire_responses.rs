@@ -203,3 +203,30 @@ fn odd_requests_are_read() {
     let call = parse(&serde_json::from_str(&format!(r#"{{"input":"x","tools":[{}]}}"#, many.join(","))).unwrap());
     assert_eq!(call.tools.len(), 10_000);
 }
+
+#[test]
+fn thoughts_between_texts_are_written_in_linear_time() {
+    let call = parse(&json!({"input": "x"}));
+    let head = ReplyHead { call_id: CallId(uuid::Uuid::from_u128(7)), choice: 0, created: 1, model: "m".to_owned() };
+    let mut encoder = wire::named("responses").unwrap().encoder(&call, head);
+    let mut last = Vec::new();
+    let begun = std::time::Instant::now();
+    for _ in 0..60_000 {
+        last.clear();
+        encoder.event(&Event::Reasoning("r".into()), &mut last);
+        encoder.event(&Event::Text("t".into()), &mut last);
+    }
+    assert!(String::from_utf8_lossy(&last).contains("rs_00000000000000000000000000000007_59999"));
+    // With a look at all items for each new one it takes most of a minute.
+    assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn unknown_items_of_any_number_of_kinds_are_noted_in_linear_time() {
+    let kinds = (0..100_000).map(|number| json!({"type": format!("new_{number}")}));
+    let input: Vec<Value> = kinds.chain([json!({"role": "user", "content": "x"})]).collect();
+    let begun = std::time::Instant::now();
+    let call = parse(&json!({"input": input}));
+    assert_eq!((call.messages.len(), call.notes.len()), (1, 20));
+    assert!(begun.elapsed().as_secs() < 40, "{:?}", begun.elapsed());
+}

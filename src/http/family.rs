@@ -75,6 +75,14 @@ fn below_rollout(path: &str) -> &str {
     }
 }
 
+/// A path as it is told and logged: without the key that it may have.
+fn told(path: &str) -> std::borrow::Cow<'_, str> {
+    match path.strip_prefix("/rollouts/") {
+        Some(_) => format!("/rollouts/KEY/{}", below_rollout(path)).into(),
+        None => path.into(),
+    }
+}
+
 /// Whether a path is `start` or goes on below it.
 fn begins(path: &str, start: &str) -> bool {
     path.strip_prefix(start).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -87,13 +95,13 @@ pub(super) fn not_served(method: &Method, uri: &Uri) -> Failure {
         let base = wire.bases().iter().find(|base| !base.is_empty()).copied().unwrap_or_default();
         served.extend(wire.paths().iter().map(|path| format!("POST {base}{path}").replace("{*model}", "MODEL:METHOD")));
     }
-    let message = format!("{method} {} is not served here; what is: {}, GET /v1/models", uri.path(), served.join(", "));
+    let message = format!("{method} {} is not served here; what is: {}, GET /v1/models", told(uri.path()), served.join(", "));
     Failure::new(FailureKind::NotFound, message)
 }
 
 /// The failure of a request by a method that its path does not take.
 pub(super) fn not_taken(method: &Method, uri: &Uri, takes: &str) -> Failure {
-    Failure::new(FailureKind::MethodNotAllowed, format!("{} takes {takes}, not {method}", uri.path()))
+    Failure::new(FailureKind::MethodNotAllowed, format!("{} takes {takes}, not {method}", told(uri.path())))
 }
 
 /// Answers a request that became no call.
@@ -170,5 +178,14 @@ mod tests {
         let failure = not_served(&Method::POST, &"/v1/embeddings".parse().unwrap());
         assert_eq!(failure.status, 404);
         assert!(failure.message.starts_with("POST /v1/embeddings is not served here; what is: POST /v1/chat/completions, "));
+    }
+
+    #[test]
+    fn a_key_in_the_path_is_not_told() {
+        let uri = "/rollouts/glr_secret/v1/embeddings".parse().unwrap();
+        for failure in [not_served(&Method::POST, &uri), not_taken(&Method::GET, &uri, "POST")] {
+            assert!(failure.message.contains("/rollouts/KEY/v1/embeddings "), "{}", failure.message);
+            assert!(!failure.message.contains("glr_secret"), "{}", failure.message);
+        }
     }
 }

@@ -15,6 +15,10 @@ use crate::wire::Wire;
 
 use super::{App, Live, unrecorded};
 
+/// How many notes a call keeps, and how many bytes of each.
+const NOTES: usize = 50;
+const NOTE_BYTES: usize = 500;
+
 /// What goes upstream, known as soon as it is ready.
 pub(super) type Sent = Arc<OnceLock<Prepared>>;
 
@@ -169,6 +173,7 @@ impl Recording {
         let prepared = self.amended.as_ref().or(self.prepared.get());
         let mut notes = std::mem::take(&mut self.notes);
         notes.extend(prepared.map(|prepared| prepared.notes.clone()).unwrap_or_default());
+        bound(&mut notes);
         metrics::counter!("gleaner_calls_total", "wire" => self.start.wire, "status" => status_name(status)).increment(1);
         metrics::counter!("gleaner_sampled_tokens_total").increment(reply.usage.map_or(0, |usage| usage.completion_tokens));
         Box::new(CallEnd {
@@ -231,6 +236,19 @@ impl Received {
     }
 }
 
+/// Keeps the notes of a call few and short: a body can hold any number of odd things, and names of any length.
+fn bound(notes: &mut Vec<String>) {
+    let more = notes.len().saturating_sub(NOTES);
+    notes.truncate(NOTES);
+    for note in notes.iter_mut().filter(|note| note.len() > NOTE_BYTES) {
+        note.truncate(note.floor_char_boundary(NOTE_BYTES));
+        note.push_str("...");
+    }
+    if more > 0 {
+        notes.push(format!("and {more} more notes"));
+    }
+}
+
 fn status_of(failure: &Failure) -> CallStatus {
     match failure.kind {
         FailureKind::Cancelled | FailureKind::Ended => CallStatus::Cancelled,
@@ -254,4 +272,22 @@ fn message(reply: &Reply) -> Raw {
     let mut out = Vec::new();
     reply.message().write_chat(&mut out, "reasoning_content", &|call| grouped_name(call.namespace.as_ref(), &call.name));
     Raw::from_json(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{NOTE_BYTES, NOTES, bound};
+
+    #[test]
+    fn notes_are_few_and_short() {
+        let mut notes: Vec<String> = (0..100_000).map(|number| format!("left out image {number}")).collect();
+        notes[0] = "é".repeat(NOTE_BYTES);
+        bound(&mut notes);
+        assert_eq!((notes.len(), notes[1].as_str()), (NOTES + 1, "left out image 1"));
+        assert_eq!(notes[0], "é".repeat(NOTE_BYTES / 2) + "...");
+        assert_eq!(notes[NOTES], format!("and {} more notes", 100_000 - NOTES));
+        let mut few = vec!["one".to_owned()];
+        bound(&mut few);
+        assert_eq!(few, ["one"]);
+    }
 }

@@ -266,7 +266,8 @@ pub(super) fn wrong(at: &At<'_>, what: &str, value: &RawValue) -> Failure {
     at.invalid(format_args!("must be {what}, not {found}"))
 }
 
-fn is_deep(json: &[u8]) -> bool {
+/// Whether a value is nested deeper than one that is kept unread may be.
+pub(super) fn is_deep(json: &[u8]) -> bool {
     let opens = |byte: &&u8| matches!(byte, b'[' | b'{');
     // Counting without looking for strings goes at memory speed, and settles nearly all.
     if json.iter().filter(opens).count() <= MAX_DEPTH {

@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 
 use super::signature::Carried;
 use crate::call::{Extra, FinishReason, Raw, Reply, Text, ToolCall, ToolKind, Usage, quote};
+use crate::wire::fields;
 
 /// Writes a part of text; `signature` goes with it.
 pub(super) fn write_text(out: &mut Vec<u8>, text: &[u8], signature: Option<&str>) {
@@ -121,7 +122,7 @@ impl<'a> Ending<'a> {
     }
 }
 
-/// The JSON text of a call's arguments, if they are an object; none at all are an empty one.
+/// The JSON text of a call's arguments, if they are an object that clients can read, and send back; none at all are an empty one.
 fn object(call: &ToolCall) -> Option<Cow<'_, str>> {
     let text = call.arguments.decode();
     if call.kind == ToolKind::Custom {
@@ -131,7 +132,7 @@ fn object(call: &ToolCall) -> Option<Cow<'_, str>> {
         return Some("{}".into());
     }
     let json = serde_json::from_str::<&RawValue>(&text).ok()?.get();
-    json.starts_with('{').then(|| json.to_owned().into())
+    (json.starts_with('{') && !fields::is_deep(json.as_bytes())).then(|| json.to_owned().into())
 }
 
 /// Writes the usage object.
@@ -186,5 +187,20 @@ fn write_entries(out: &mut Vec<u8>, entries: &[Entry]) {
     for (index, entry) in entries.iter().enumerate() {
         let comma = if index > 0 { "," } else { "" };
         let _ = write!(out, "{comma}{{\"token\":{},\"logProbability\":{}}}", entry.token.get(), entry.logprob);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_that_could_not_be_sent_back_are_malformed() {
+        let call = |depth: usize| {
+            let arguments = Text::new(&format!("{{\"a\":{}{}}}", "[".repeat(depth), "]".repeat(depth)));
+            ToolCall { id: "a".into(), kind: ToolKind::Function, namespace: None, name: "f".into(), arguments }
+        };
+        assert!(object(&call(50)).is_some());
+        assert_eq!((object(&call(200)), object(&call(100_000))), (None, None));
     }
 }

@@ -35,6 +35,7 @@ const LINE: &[u8] = b"\\n";
 pub(super) type Block<'de> = Fields<'de, { BLOCK.len() }>;
 
 /// A piece of a content.
+#[derive(Clone)]
 pub(super) enum Piece {
     Part(Part),
     /// A deferred tool that is told of from here on, by its name.

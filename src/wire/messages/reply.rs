@@ -4,7 +4,7 @@ use std::io::Write;
 
 use crate::call::{Call, Content, FinishReason, Message, Part, Raw, Reply, Text, Usage, quote};
 use crate::ids::CallId;
-use crate::wire::ReplyHead;
+use crate::wire::{ReplyHead, fields};
 
 /// What stands for the signature of thinking, which only Anthropic's own servers check: clients insist that there is one, and
 /// send it back.
@@ -171,8 +171,11 @@ fn input(arguments: &Text) -> Vec<u8> {
     out
 }
 
+/// Whether a text is an object that clients can read, and send back.
 fn is_object(json: &str) -> bool {
-    json.trim_start().starts_with('{') && serde_json::from_str::<serde::de::IgnoredAny>(json).is_ok()
+    json.trim_start().starts_with('{')
+        && !fields::is_deep(json.as_bytes())
+        && serde_json::from_str::<serde::de::IgnoredAny>(json).is_ok()
 }
 
 /// Four bytes a token is what English text and code come to.
@@ -200,5 +203,20 @@ fn part_bytes(part: &Part) -> usize {
         Part::Text(text) => text.inner().len(),
         Part::Image(_) => IMAGE_BYTES,
         Part::Opaque(raw) => raw.as_bytes().len(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::input;
+    use crate::call::Text;
+
+    #[test]
+    fn an_input_that_could_not_be_sent_back_is_told_as_text() {
+        let nested = |depth: usize| Text::new(&format!("{{\"a\":{}{}}}", "[".repeat(depth), "]".repeat(depth)));
+        assert_eq!(input(&nested(50)), nested(50).decode().as_bytes());
+        for depth in [200, 100_000] {
+            assert_eq!(input(&nested(depth)), [b"{\"INVALID_JSON\":", nested(depth).literal(), b"}"].concat());
+        }
     }
 }

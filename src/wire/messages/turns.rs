@@ -21,11 +21,13 @@ const BILLING: &[u8] = b"x-anthropic-billing-header";
 pub(super) struct Turns<'de> {
     body: &'de Bytes,
     given: bool,
+    /// What was said before this request; it stands again where the list comes anew, since the last one counts.
+    before: State,
     state: State,
 }
 
 /// What was said so far.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct State {
     /// What the system said before the conversation's first message.
     system: Vec<Piece>,
@@ -36,13 +38,14 @@ pub(super) struct State {
     orphan: Option<Failure>,
 }
 
+#[derive(Clone)]
 enum Turn {
     Asked(Asked),
     Said(Said),
 }
 
 /// What stands between two turns of the assistant.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Asked {
     /// With the place of their call.
     results: Vec<(usize, Text, Vec<Piece>)>,
@@ -51,7 +54,7 @@ struct Asked {
 }
 
 /// A turn of the assistant.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Said {
     reasoning: Vec<Text>,
     /// The texts of each message.
@@ -63,7 +66,7 @@ struct Said {
 impl<'de> Turns<'de> {
     /// The messages of `body`, after what was said before.
     pub(super) fn after(state: State, body: &'de Bytes) -> Self {
-        Self { body, given: false, state }
+        Self { body, given: false, before: State::default(), state }
     }
 
     /// What was said with these messages.
@@ -211,7 +214,11 @@ struct RecordedFunction {
 
 impl<'de> Items<'de, { MESSAGE.len() }> for Turns<'de> {
     fn begin(&mut self) {
-        self.given = true;
+        if std::mem::replace(&mut self.given, true) {
+            self.state = self.before.clone();
+        } else {
+            self.before = self.state.clone();
+        }
     }
 
     fn item(&mut self, at: &At<'_>, item: Fields<'de, { MESSAGE.len() }>) -> Result<(), Failure> {

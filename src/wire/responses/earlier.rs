@@ -111,8 +111,8 @@ impl Earlier<'_> {
         Ok(state)
     }
 
-    /// What a piece of an earlier reply said, as a reply of its own; `None` if there is none of that name.
-    pub(super) fn piece(&self, call: CallId, piece: Piece) -> Option<Reply> {
+    /// An earlier reply that may be quoted; `None` if there is none of that name. Its request is read anew for it.
+    pub(super) fn quoted(&self, call: CallId) -> Option<Reply> {
         let kept = self.get(call).filter(|kept| kept.record.status == CallStatus::Done)?;
         let link = link(&kept.request).ok()?;
         if !is_stored(&link).ok()? {
@@ -120,14 +120,18 @@ impl Earlier<'_> {
         }
         let mut offered = Offered::default();
         offered.read(&link).ok()?;
-        let reply = recorded(kept, &[&offered.tools]);
-        let nothing = Reply::default();
-        match piece {
-            Piece::Reasoning(0) => Some(Reply { reasoning: Some(reply.reasoning?), ..nothing }),
-            Piece::Reasoning(_) => reply.reasoning.map(|_| nothing),
-            Piece::Message => Some(Reply { text: Some(reply.text?), ..nothing }),
-            Piece::Tool(place) => Some(Reply { tool_calls: vec![reply.tool_calls.get(place)?.clone()], ..nothing }),
-        }
+        Some(recorded(kept, &[&offered.tools]))
+    }
+}
+
+/// What a piece of an earlier reply said, as a reply of its own; `None` if it has no such piece.
+pub(super) fn piece(reply: &Reply, piece: Piece) -> Option<Reply> {
+    let nothing = Reply::default();
+    match piece {
+        Piece::Reasoning(0) => Some(Reply { reasoning: Some(reply.reasoning.clone()?), ..nothing }),
+        Piece::Reasoning(_) => reply.reasoning.as_ref().map(|_| nothing),
+        Piece::Message => Some(Reply { text: Some(reply.text.clone()?), ..nothing }),
+        Piece::Tool(place) => Some(Reply { tool_calls: vec![reply.tool_calls.get(place)?.clone()], ..nothing }),
     }
 }
 

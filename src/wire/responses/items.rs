@@ -1,11 +1,13 @@
 //! The items of a request's input, read.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 
 use super::earlier::{self, Earlier};
 use super::turns::Turns;
 use super::{content, hosted, sealed, tools};
-use crate::call::{Content, Failure, FailureKind, Message, Role, Text, Tool, ToolCall, ToolKind};
+use crate::call::{Content, Failure, FailureKind, Message, Reply, Role, Text, Tool, ToolCall, ToolKind};
 use crate::ids::CallId;
 use crate::wire::fields::{self, At, Fields, Items};
 use crate::wire::notes::Notes;
@@ -49,6 +51,8 @@ pub(super) struct Input<'de, 'e> {
     /// What was said before this input.
     before: State,
     state: Option<State>,
+    /// The earlier replies that were quoted so far: each has one request, however many items are quoted.
+    quoted: HashMap<CallId, Option<Reply>>,
 }
 
 /// A conversation as it is read.
@@ -74,7 +78,7 @@ pub(super) struct Conversation {
 impl<'de, 'e> Input<'de, 'e> {
     /// An input that goes on from what was said `before`.
     pub(super) fn after(before: State, body: &'de Bytes, earlier: Option<Earlier<'e>>) -> Self {
-        Self { body, earlier, before, state: None }
+        Self { body, earlier, before, state: None, quoted: HashMap::new() }
     }
 
     /// Tells whether there was an input at all.
@@ -123,7 +127,7 @@ impl<'de> Items<'de, { ITEM.len() }> for Input<'de, '_> {
             "custom_tool_call" => state.turns.call(read_call(body, at, &item, ToolKind::Custom)?),
             "function_call_output" | "custom_tool_call_output" => state.turns.push(read_output(body, at, &item)?),
             "additional_tools" => tools::read(at, &item, "tools", &mut state.tools, &mut state.notes)?,
-            "item_reference" => quote(at, &item, earlier, state)?,
+            "item_reference" => quote(at, &item, earlier, state, &mut self.quoted)?,
             "compaction_trigger" => {
                 let what = "compaction_trigger is not served: no policy compacts; send a request for a summary instead";
                 return Err(At::Field(at, "type").invalid(what));
@@ -146,7 +150,13 @@ impl<'de> Items<'de, { ITEM.len() }> for Input<'de, '_> {
 }
 
 /// Takes the item of an earlier reply that is meant by its name.
-fn quote(at: &At<'_>, item: &Item<'_>, earlier: Option<Earlier<'_>>, state: &mut State) -> Result<(), Failure> {
+fn quote(
+    at: &At<'_>,
+    item: &Item<'_>,
+    earlier: Option<Earlier<'_>>,
+    state: &mut State,
+    quoted: &mut HashMap<CallId, Option<Reply>>,
+) -> Result<(), Failure> {
     let name = item.string(at, "id")?.ok_or_else(|| At::Field(at, "id").invalid("is missing"))?;
     let missing = || {
         let message = format!(
@@ -158,7 +168,11 @@ fn quote(at: &At<'_>, item: &Item<'_>, earlier: Option<Earlier<'_>>, state: &mut
     let (call, piece) = earlier::item(&name).ok_or_else(missing)?;
     match earlier {
         None => state.quotes.push(call),
-        Some(earlier) => state.turns.reply(&earlier.piece(call, piece).ok_or_else(missing)?),
+        Some(earlier) => {
+            let reply = quoted.entry(call).or_insert_with(|| earlier.quoted(call));
+            let said = reply.as_ref().and_then(|reply| earlier::piece(reply, piece));
+            state.turns.reply(&said.ok_or_else(missing)?);
+        }
     }
     Ok(())
 }

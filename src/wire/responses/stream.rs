@@ -33,6 +33,8 @@ pub(super) struct ResponsesEncoder {
     items: Vec<Item>,
     /// The reasoning item that still grows.
     reasoning: Option<usize>,
+    /// How many reasoning items have begun.
+    thoughts: usize,
     message: Option<usize>,
     /// By the index of the tool call.
     tools: Vec<Option<usize>>,
@@ -58,6 +60,7 @@ impl ResponsesEncoder {
             begun: false,
             items: Vec::new(),
             reasoning: None,
+            thoughts: 0,
             message: None,
             tools: Vec::new(),
         }
@@ -137,8 +140,8 @@ impl ResponsesEncoder {
 
     fn reason(&mut self, piece: &Text, out: &mut Vec<u8>) {
         let place = self.reasoning.unwrap_or_else(|| {
-            let before = self.items.iter().filter(|item| matches!(item, Item::Reasoning(..))).count();
-            let id = self.objects.item_id("rs", before);
+            let id = self.objects.item_id("rs", self.thoughts);
+            self.thoughts += 1;
             let mut written = Vec::new();
             reply::write_reasoning(&mut written, &id, "in_progress", self.form, None);
             let place = self.add(out, Item::Reasoning(id, Vec::new()), &written);
