@@ -101,7 +101,8 @@ def walk(wire, stops=lambda kind, field: False):
 
 def required(kind):
     if is_model(kind):
-        return MUST.get(kind.__name__, set())
+        asked = {field.alias or name for name, field in kind.model_fields.items() if field.is_required()}
+        return asked | MUST.get(kind.__name__, set())
     # Annotations that are strings hide `Required` from TypedDict itself.
     bases = [base for base in getattr(kind, "__orig_bases__", ()) if typing_extensions.is_typeddict(base)]
     inherited = set().union(*map(hints, bases)) if bases else set()

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use super::logprobs::Logprobs;
-use crate::call::{Extra, FinishReason, Reply, Text, Usage, Wants};
+use crate::call::{Extra, FinishReason, Raw, Reply, Text, Usage, Wants};
 
 /// Why a reply ended, by the names of this wire, which knows no tools.
 pub(super) fn finish_reason(reply: &Reply) -> &'static str {
@@ -66,16 +66,21 @@ fn write_choice(out: &mut Vec<u8>, index: usize, reply: &Reply, wants: Wants) {
     }
     lists.write(out);
     let _ = write!(out, ",\"finish_reason\":\"{}\"", finish_reason(reply));
-    for (place, extra) in reply.extras.iter().enumerate() {
+    // Of a field that came more than once the last stands; a server may send one with every token.
+    let mut fields: Vec<(&Text, &Raw)> = Vec::new();
+    for extra in &reply.extras {
         let Extra::Choice { name, value } = extra else { continue };
-        let again = |later: &Extra| matches!(later, Extra::Choice { name: other, .. } if other == name);
-        // Of a field that came more than once the last stands.
-        if is_wanted(name) && !reply.extras[place + 1..].iter().any(again) {
-            out.push(b',');
-            out.extend_from_slice(name.literal());
-            out.push(b':');
-            out.extend_from_slice(value.as_bytes());
+        match fields.iter_mut().find(|(known, _)| *known == name) {
+            Some(field) => field.1 = value,
+            None if is_wanted(name) => fields.push((name, value)),
+            None => {}
         }
+    }
+    for (name, value) in fields {
+        out.push(b',');
+        out.extend_from_slice(name.literal());
+        out.push(b':');
+        out.extend_from_slice(value.as_bytes());
     }
     if wants.token_ids {
         out.extend_from_slice(b",\"token_ids\":");
