@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use support::gleaner::{Gleaner, Start};
 use support::policy::{Reply, ScriptedPolicy};
 use support::record::Record;
-use support::{chat, client, responses};
+use support::{chat, client, gemini, messages, responses};
 use tokio::task::JoinSet;
 
 const STREAMS: usize = 500;
@@ -38,7 +38,7 @@ struct Saw {
     complete: bool,
     text: String,
     /// The tool calls, as name and arguments.
-    tools: Vec<(String, String)>,
+    tools: Vec<(String, Value)>,
 }
 
 /// How a client asks: by which wire, streamed or not.
@@ -47,10 +47,20 @@ enum Way {
     ChatStream,
     ChatBody,
     ResponsesStream,
+    MessagesStream,
+    MessagesBody,
+    GeminiStream,
 }
 
 impl Way {
     fn of(number: usize) -> Self {
+        use Way::{ChatBody, ChatStream, GeminiStream, MessagesBody, MessagesStream, ResponsesStream};
+        [ChatStream, ResponsesStream, MessagesStream, ChatBody, GeminiStream, MessagesStream, ChatStream, MessagesBody]
+            [number % 8]
+    }
+
+    /// One of those that answer errors in one form.
+    fn openai(number: usize) -> Self {
         [Self::ChatStream, Self::ResponsesStream, Self::ChatStream, Self::ChatBody][number % 4]
     }
 
@@ -59,6 +69,9 @@ impl Way {
             Self::ChatStream => ("/v1/chat/completions", chat::request(text, true)),
             Self::ChatBody => ("/v1/chat/completions", chat::request(text, false)),
             Self::ResponsesStream => ("/v1/responses", responses::request(text, true)),
+            Self::MessagesStream => ("/v1/messages", messages::request(text, true)),
+            Self::MessagesBody => ("/v1/messages", messages::request(text, false)),
+            Self::GeminiStream => ("/v1beta/models/any:streamGenerateContent?alt=sse", gemini::request(text)),
         }
     }
 }
@@ -80,16 +93,33 @@ async fn ask(gleaner: std::net::SocketAddr, key: String, number: usize) -> Saw {
             let reply = chat::Reply::read(&mut answer).await;
             saw.complete = reply.complete;
             saw.text = reply.text;
-            saw.tools = reply.tools.into_iter().map(|tool| (tool.name, tool.arguments)).collect();
+            saw.tools = reply.tools.into_iter().map(|tool| (tool.name, value(&tool.arguments))).collect();
         }
         Way::ResponsesStream => {
             let reply = responses::Reply::read(&mut answer).await;
             saw.complete = reply.complete();
-            saw.tools = reply.calls().into_iter().map(|(_, name, arguments)| (name, arguments)).collect();
+            saw.tools = reply.calls().into_iter().map(|(_, name, arguments)| (name, value(&arguments))).collect();
+            saw.text = reply.text;
+        }
+        // Both may run a tool as soon as they know all of it, whether the rest comes or not.
+        Way::MessagesStream | Way::MessagesBody => {
+            let reply = messages::Reply::read(&mut answer).await;
+            saw.tools = reply.calls().into_iter().map(|(_, name, input)| (name, input)).collect();
+            saw.complete = reply.complete || !saw.tools.is_empty();
+            saw.text = reply.text();
+        }
+        Way::GeminiStream => {
+            let reply = gemini::Reply::read(&mut answer).await;
+            saw.complete = reply.complete() || !reply.calls.is_empty();
+            saw.tools = reply.calls.into_iter().map(|(_, name, args)| (name, args)).collect();
             saw.text = reply.text;
         }
     }
     saw
+}
+
+fn value(arguments: &str) -> Value {
+    serde_json::from_str(arguments).unwrap_or_else(|_| json!(arguments))
 }
 
 /// The text's number at the policy, by which its sampled ids are found.
@@ -113,8 +143,8 @@ fn assert_stored(saw: &[Saw], calls: &HashMap<String, Record>, policy: &Scripted
         assert_eq!(record.logprobs(), sampled.logprobs());
         let calls = record.0.pointer("/message/tool_calls").and_then(Value::as_array).cloned().unwrap_or_default();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let stored: Vec<(String, String)> =
-            calls.iter().map(|call| (text(&call["function"]["name"]), text(&call["function"]["arguments"]))).collect();
+        let stored: Vec<(String, Value)> =
+            calls.iter().map(|call| (text(&call["function"]["name"]), value(&text(&call["function"]["arguments"])))).collect();
         assert_eq!(stored, saw.tools);
     }
 }
@@ -276,7 +306,7 @@ async fn no_answer_completes_that_a_full_disk_did_not_take() {
 
 /// A call with a long request.
 async fn ask_much(gleaner: std::net::SocketAddr, key: String, number: usize) -> Saw {
-    let (path, body) = Way::of(number).request(&noise(40_000));
+    let (path, body) = Way::openai(number).request(&noise(40_000));
     let mut saw = Saw { call: None, begun: None, complete: false, text: String::new(), tools: Vec::new() };
     let headers = [("x-api-key", key.as_str())];
     let mut answer =
