@@ -63,7 +63,7 @@ fn main() {
             decoder.push(&line.slice(at..line.len().min(at + 4096)), &mut events).unwrap();
         }
         assert_eq!(black_box(events).len(), 1);
-        spent() - begun
+        spent().saturating_sub(begun)
     });
     let slow = took > Duration::from_millis(100);
     failed |= slow;
@@ -119,5 +119,5 @@ fn write(wire: &dyn Wire, events: &[Event]) -> Duration {
     encoder.close(reply.usage.as_ref(), &mut out);
     wire.encoder(&call, head()).whole(&[reply], &mut out);
     black_box(out);
-    spent() - begun
+    spent().saturating_sub(begun)
 }

@@ -68,8 +68,8 @@ mod tests {
             history.begin(&Text::new(name));
             history.calls += 1;
         }
-        let answer = |name: &Option<&str>| history.answer(name.map(Text::new).as_ref()).map(|id| id.decode().into_owned());
-        results.iter().map(answer).collect()
+        let answer = |name: Option<&str>| history.answer(name.map(Text::new).as_ref()).map(|id| id.decode().into_owned());
+        results.iter().copied().map(answer).collect()
     }
 
     #[test]
