@@ -52,6 +52,16 @@ id! {
     /// Names one request to the model and its reply.
     CallId
 }
+impl CallId {
+    /// Reads the 32 digits that the names which wires give to replies are made of. Hyphens and capitals are other spellings of
+    /// an id, and in no name of ours.
+    #[must_use]
+    pub fn from_digits(digits: &str) -> Option<Self> {
+        let plain = digits.len() == 32 && digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+        digits.parse().ok().filter(|_| plain)
+    }
+}
+
 id! {
     /// Names one running Gleaner process, so that calls of a process that died are told from live ones.
     ProcessId

@@ -71,10 +71,7 @@ pub(super) fn held<'a>(request: &Bytes, earlier: &[&'a Kept]) -> Result<Held<'a>
 
 /// The call whose message has this name.
 fn message(name: &str) -> Option<CallId> {
-    let digits = name.strip_prefix("msg_")?;
-    // Hyphens and capitals are other spellings of the id, and no name of ours.
-    let plain = digits.len() == 32 && digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
-    digits.parse().ok().filter(|_| plain)
+    CallId::from_digits(name.strip_prefix("msg_")?)
 }
 
 /// SDKs send all of the conversation again where its thread is lost.

@@ -37,7 +37,7 @@ pub(super) fn response_name(call: CallId) -> String {
 
 /// The call whose response has this name; `None` if no response of ours could have it.
 pub(super) fn response(name: &str) -> Option<CallId> {
-    hex(name.strip_prefix("resp_")?)
+    CallId::from_digits(name.strip_prefix("resp_")?)
 }
 
 /// The call and the piece of its reply whose item has this name; `None` if no item of ours could have it.
@@ -51,13 +51,7 @@ pub(super) fn item(name: &str) -> Option<(CallId, Piece)> {
         "fc" | "ctc" => Piece::Tool(number),
         _ => return None,
     };
-    Some((hex(call)?, piece))
-}
-
-fn hex(digits: &str) -> Option<CallId> {
-    // Hyphens and capitals are other spellings of the id, and no name of ours.
-    let plain = digits.len() == 32 && digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
-    digits.parse().ok().filter(|_| plain)
+    Some((CallId::from_digits(call)?, piece))
 }
 
 /// The failure of a request that goes on from a response which is not there for it.
