@@ -10,6 +10,7 @@ mod gemini;
 mod messages;
 mod notes;
 mod openai_error;
+mod openai_reply;
 mod openai_request;
 mod openai_tools;
 mod responses;

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::call::{Extra, FinishReason, Raw, Reply, Text, ToolCall, ToolKind, Usage, Wants};
+use crate::wire::openai_reply::{last_of_each, write_field, write_ids};
 
 /// Why a reply ended, as clients act on it: they run tools only when told that there are some.
 pub(super) fn finish_reason(reply: &Reply, wants: Wants) -> &'static str {
@@ -23,12 +24,6 @@ pub(super) fn is_wanted(wants: Wants, name: &Text) -> bool {
         b"token_ids" | b"prompt_token_ids" => false, // written from the tokens themselves
         _ => true,
     }
-}
-
-/// Writes a list of token ids.
-pub(super) fn write_ids(out: &mut Vec<u8>, ids: &[u32]) {
-    // A `Vec` takes every write and numbers are always JSON.
-    let _ = serde_json::to_writer(out, ids);
 }
 
 /// Writes the usage object.
@@ -119,13 +114,6 @@ fn write_text(out: &mut Vec<u8>, text: Option<&Text>) {
     out.extend_from_slice(text.map_or(b"null", |text| text.literal()));
 }
 
-fn write_field(out: &mut Vec<u8>, name: &Text, value: &[u8]) {
-    out.push(b',');
-    out.extend_from_slice(name.literal());
-    out.push(b':');
-    out.extend_from_slice(value);
-}
-
 fn write_tool_call(out: &mut Vec<u8>, call: &ToolCall) {
     let (kind, field) = match call.kind {
         ToolKind::Function => ("function", "arguments"),
@@ -143,18 +131,6 @@ fn write_tool_call(out: &mut Vec<u8>, call: &ToolCall) {
 /// A call's arguments as a string; those of a function are an object, if there are none an empty one.
 fn arguments(call: &ToolCall) -> &[u8] {
     if call.kind == ToolKind::Function && call.arguments.is_empty() { b"\"{}\"" } else { call.arguments.literal() }
-}
-
-/// Fields that came more than once: the last stands, in the place of the first.
-fn last_of_each<'a>(extras: &'a [Extra], pick: impl Fn(&'a Extra) -> Option<(&'a Text, &'a Raw)>) -> Vec<(&'a Text, &'a Raw)> {
-    let mut fields: Vec<(&Text, &Raw)> = Vec::new();
-    for (name, value) in extras.iter().filter_map(pick) {
-        match fields.iter_mut().find(|(known, _)| *known == name) {
-            Some(field) => field.1 = value,
-            None => fields.push((name, value)),
-        }
-    }
-    fields
 }
 
 #[derive(Deserialize)]

@@ -6,7 +6,7 @@ use super::calls::{Calls, Piece};
 use super::reply;
 use crate::call::{Call, Event, Extra, Failure, Reply, ToolKind, ToolStart, Usage, Wants, quote};
 use crate::wire::sse::one_line;
-use crate::wire::{Encoder, ReplyHead, openai_error};
+use crate::wire::{Encoder, ReplyHead, openai_reply};
 
 /// Writes one reply.
 pub(super) struct ChatEncoder {
@@ -155,12 +155,12 @@ impl Encoder for ChatEncoder {
             Event::Prompt(ids) if self.wants.token_ids => {
                 self.open(out, true);
                 out.extend_from_slice(b"\"content\":\"\"},\"finish_reason\":null}],\"prompt_token_ids\":");
-                reply::write_ids(out, ids);
+                openai_reply::write_ids(out, ids);
                 out.extend_from_slice(b"}\n\n");
             }
             Event::Tokens(tokens) if self.wants.token_ids => {
                 let mut ids = Vec::new();
-                reply::write_ids(&mut ids, &tokens.ids);
+                openai_reply::write_ids(&mut ids, &tokens.ids);
                 self.choice(out, &[], &[b",\"token_ids\":", &ids]);
             }
             _ => {}
@@ -188,9 +188,7 @@ impl Encoder for ChatEncoder {
     }
 
     fn fail(&mut self, failure: &Failure, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"data: ");
-        openai_error::write(out, failure);
-        out.extend_from_slice(b"\n\n");
+        openai_reply::write_failure(out, failure);
     }
 
     fn whole(&mut self, replies: &[Reply], out: &mut Vec<u8>) {

@@ -3,7 +3,8 @@
 use std::io::Write;
 
 use super::logprobs::Logprobs;
-use crate::call::{Extra, FinishReason, Raw, Reply, Text, Usage, Wants};
+use crate::call::{Extra, FinishReason, Reply, Text, Usage, Wants};
+use crate::wire::openai_reply::{last_of_each, write_field, write_ids};
 
 /// Why a reply ended, by the names of this wire, which knows no tools.
 pub(super) fn finish_reason(reply: &Reply) -> &'static str {
@@ -18,12 +19,6 @@ pub(super) fn finish_reason(reply: &Reply) -> &'static str {
 pub(super) fn is_wanted(name: &Text) -> bool {
     // Those are written in this wire's form.
     !matches!(name.inner(), b"logprobs" | b"token_ids" | b"prompt_token_ids")
-}
-
-/// Writes a list of token ids.
-pub(super) fn write_ids(out: &mut Vec<u8>, ids: &[u32]) {
-    // A `Vec` takes every write and numbers are always JSON.
-    let _ = serde_json::to_writer(out, ids);
 }
 
 /// Writes the usage object.
@@ -66,21 +61,11 @@ fn write_choice(out: &mut Vec<u8>, index: usize, reply: &Reply, wants: Wants) {
     }
     lists.write(out);
     let _ = write!(out, ",\"finish_reason\":\"{}\"", finish_reason(reply));
-    // Of a field that came more than once the last stands; a server may send one with every token.
-    let mut fields: Vec<(&Text, &Raw)> = Vec::new();
-    for extra in &reply.extras {
-        let Extra::Choice { name, value } = extra else { continue };
-        match fields.iter_mut().find(|(known, _)| *known == name) {
-            Some(field) => field.1 = value,
-            None if is_wanted(name) => fields.push((name, value)),
-            None => {}
-        }
-    }
-    for (name, value) in fields {
-        out.push(b',');
-        out.extend_from_slice(name.literal());
-        out.push(b':');
-        out.extend_from_slice(value.as_bytes());
+    for (name, value) in last_of_each(&reply.extras, |extra| match extra {
+        Extra::Choice { name, value } if is_wanted(name) => Some((name, value)),
+        _ => None,
+    }) {
+        write_field(out, name, value.as_bytes());
     }
     if wants.token_ids {
         out.extend_from_slice(b",\"token_ids\":");

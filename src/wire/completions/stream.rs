@@ -6,7 +6,7 @@ use super::logprobs::Logprobs;
 use super::reply;
 use crate::call::{Call, Event, Extra, Failure, Reply, Usage, Wants, quote};
 use crate::wire::sse::one_line;
-use crate::wire::{Encoder, ReplyHead, openai_error};
+use crate::wire::{Encoder, ReplyHead, openai_reply};
 
 /// Writes one reply.
 pub(super) struct CompletionsEncoder {
@@ -48,7 +48,7 @@ impl CompletionsEncoder {
 
     fn ids(&mut self, out: &mut Vec<u8>, name: &[u8], ids: &[u32]) {
         let mut list = Vec::new();
-        reply::write_ids(&mut list, ids);
+        openai_reply::write_ids(&mut list, ids);
         self.chunk(out, b"\"\"", None, &[name, &list]);
     }
 
@@ -96,9 +96,7 @@ impl Encoder for CompletionsEncoder {
     }
 
     fn fail(&mut self, failure: &Failure, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"data: ");
-        openai_error::write(out, failure);
-        out.extend_from_slice(b"\n\n");
+        openai_reply::write_failure(out, failure);
     }
 
     fn whole(&mut self, replies: &[Reply], out: &mut Vec<u8>) {
