@@ -22,7 +22,7 @@ const LAYERS: [&[&str]; 11] = [
 ];
 
 /// Outside crates with one home. What is not named (serde, bytes, http, futures, tokio, tracing, thiserror ...) is vocabulary.
-const HOMES: [(&str, &[&str]); 15] = [
+const HOMES: [(&str, &[&str]); 19] = [
     ("axum", &["http"]),
     ("hyper", &["http"]),
     ("hyper_util", &["http"]),
@@ -39,6 +39,10 @@ const HOMES: [(&str, &[&str]); 15] = [
     ("indicatif", &["cli"]),
     ("minijinja", &["harness"]),
     ("include_dir", &["harness"]),
+    ("llm_tokenizer", &["policy"]),
+    ("tool_parser", &["policy"]),
+    ("reasoning_parser", &["policy"]),
+    ("parquet", &["export"]),
 ];
 
 /// zstd is the store's; the server undoes a request's content coding with it too.

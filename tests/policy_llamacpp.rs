@@ -11,7 +11,7 @@ use gleaner::call::{
     Call, Capture, CaptureLevel, Content, FailureKind, Fold, LogprobKind, Message, Prompt, Reply, Role, Sampling, Text, Tool,
     ToolKind, Wants,
 };
-use gleaner::policy::{Captured, Policy, PolicyConfig, connect};
+use gleaner::policy::{Captured, Policy, PolicyConfig, Transcript, connect};
 
 /// The policy under test; `None` where no server is named and none is asked for.
 fn policy() -> Option<Arc<dyn Policy>> {
@@ -45,7 +45,7 @@ struct Outcome {
 }
 
 async fn ask(policy: &dyn Policy, call: &Call) -> Outcome {
-    let prepared = policy.prepare(call, &Sampling::default()).await.unwrap();
+    let prepared = policy.prepare(&Arc::new(call.clone()), &Sampling::default(), &Transcript::default()).await.unwrap();
     let mut answer = policy.send(&prepared).await.map_err(|error| error.failure).unwrap();
     let (mut events, mut raw) = (Vec::new(), Vec::new());
     while let Some(bytes) = answer.next(&mut events).await.unwrap() {
@@ -62,7 +62,8 @@ async fn ask(policy: &dyn Policy, call: &Call) -> Outcome {
 }
 
 fn assert_full(outcome: &Outcome) {
-    let Capture { level, reason, prompt_ids, completion_ids, logprobs, logprob_kind, constrained } = &outcome.captured.capture;
+    let Capture { level, reason, prompt_ids, completion_ids, logprobs, logprob_kind, constrained, .. } =
+        &outcome.captured.capture;
     assert_eq!((level, reason), (&CaptureLevel::Full, &None));
     let usage = outcome.reply.usage.unwrap();
     let counted = (usage.prompt_tokens, usage.completion_tokens, usage.completion_tokens);
@@ -116,7 +117,7 @@ async fn prompts_of_text_and_of_ids_are_known_whole() {
     let shown = ask(&*policy, &echo).await.reply.prompt_text.unwrap();
     assert!(shown.decode().ends_with("The ship left the harbour in the morning, and"), "{shown:?}");
     echo.wants.logprobs = true;
-    let prepared = policy.prepare(&echo, &Sampling::default()).await.unwrap();
+    let prepared = policy.prepare(&Arc::new(echo), &Sampling::default(), &Transcript::default()).await.unwrap();
     let failure = policy.send(&prepared).await.err().unwrap().failure;
     assert_eq!((failure.kind, failure.param.as_deref()), (FailureKind::Invalid, Some("echo")));
 }
@@ -177,7 +178,7 @@ async fn windows_are_kept() {
     let window: u64 = policy.describe().split("window ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     assert_eq!(outcome.max_tokens_used, Some(window - outcome.reply.usage.unwrap().prompt_tokens));
     call.messages[0] = Message::text(Role::User, Text::new(&"hello world ".repeat(20_000)));
-    let prepared = policy.prepare(&call, &Sampling::default()).await.unwrap();
+    let prepared = policy.prepare(&Arc::new(call), &Sampling::default(), &Transcript::default()).await.unwrap();
     let failure = policy.send(&prepared).await.err().unwrap().failure;
     assert_eq!((failure.kind, failure.status), (FailureKind::ContextOverflow, 400));
 }

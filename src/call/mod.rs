@@ -24,4 +24,4 @@ pub use json::{Raw, Rest, Text, quote};
 pub use message::{Content, Message, Part, Role, Tool, ToolCall, ToolKind, grouped_name};
 pub use record::{CallEnd, CallRecord, CallStart, CallStatus, Kept, RawKind, RawParts, VersionSource, WeightVersion};
 pub use request::{Call, Prompt, Sampling, ToolChoice, Wants};
-pub use tokens::{Capture, CaptureLevel, LogprobKind, Tokens};
+pub use tokens::{Capture, CaptureLevel, History, LogprobKind, Rendered, Run, SpecialText, Tokens};

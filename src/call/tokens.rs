@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::record::WeightVersion;
+use crate::ids::CallId;
+
 /// A run of sampled tokens.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tokens {
@@ -60,4 +63,55 @@ pub struct Capture {
     pub logprob_kind: LogprobKind,
     /// The tokens were drawn under a grammar that changed their probabilities.
     pub constrained: bool,
+    /// Which weights sampled which of the completion's tokens, where they are not all of one version, or the reply was
+    /// resumed elsewhere: in order, the first from 0. Empty: all are of the call's version.
+    pub runs: Vec<Run>,
+    /// How the prompt was made, where Gleaner made it itself.
+    pub rendered: Option<Rendered>,
+}
+
+/// A run of a completion's tokens that one set of weights sampled, up to the next run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// The index of its first token in the completion.
+    pub start: usize,
+    pub version: WeightVersion,
+}
+
+/// How Gleaner itself made a call's prompt (`tokens = "exact"`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rendered {
+    /// What tokens mean: tokens of two tokenizers are never in one sample.
+    pub tokenizer_hash: String,
+    pub template_hash: String,
+    /// The earlier call whose whole sequence, prompt and reply, the prompt begins with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<CallId>,
+    /// Why the prompt goes on from no earlier reply although its rollout has some, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub afresh: Option<String>,
+    pub history: History,
+    pub special: SpecialText,
+}
+
+/// What becomes of earlier replies that the template would change, such as reasoning that it drops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum History {
+    /// The policy sees what it sampled.
+    #[default]
+    Keep,
+    /// The policy sees what the template makes of it; the forest forks.
+    Template,
+}
+
+/// What becomes of a control token's name that somebody wrote as text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SpecialText {
+    /// It becomes that token, as model servers do by default.
+    #[default]
+    Control,
+    /// It stays text.
+    Text,
 }

@@ -1,10 +1,11 @@
 //! The `[policies.NAME]` section.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::call::{LogprobKind, Sampling};
+use crate::call::{History, LogprobKind, Sampling, SpecialText};
 
 /// One policy's settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -14,12 +15,27 @@ pub struct PolicyConfig {
     pub kind: PolicyKind,
     /// The server's address, with or without `/v1` at its end.
     pub url: String,
+    /// Further servers of the same weights, on which a reply can go on when its own dies (`tokens = "exact"`).
+    pub urls: Vec<String>,
     /// The model's name at the server; without one, the first that the server names.
     pub model: Option<String>,
     /// The environment variable that holds the server's key.
     pub api_key_env: Option<String>,
     /// How token ids are had.
     pub tokens: TokenMode,
+    /// With `tokens = "exact"`: the model's folder (`tokenizer.json`, `tokenizer_config.json`) or GGUF file; without it, the server's own template and
+    /// tokenizer are asked.
+    pub tokenizer: Option<PathBuf>,
+    /// A chat template's file, in place of the model's own.
+    pub chat_template: Option<PathBuf>,
+    /// What becomes of earlier replies that the template would change.
+    pub history: History,
+    /// What becomes of a control token's name that somebody wrote as text.
+    pub special_text: SpecialText,
+    /// The parser of tool calls; without it, the one that the model's template speaks of. `none`: calls stay text.
+    pub tool_parser: Option<String>,
+    /// The parser of reasoning, likewise.
+    pub reasoning_parser: Option<String>,
     /// Sampling that stands whatever a client asks for.
     pub sampling: Sampling,
     /// The most tokens of prompt and reply together; without it, what the server says.
@@ -49,9 +65,16 @@ impl Default for PolicyConfig {
         Self {
             kind: PolicyKind::Auto,
             url: "http://127.0.0.1:8000".to_owned(),
+            urls: Vec::new(),
             model: None,
             api_key_env: None,
             tokens: TokenMode::Server,
+            tokenizer: None,
+            chat_template: None,
+            history: History::Keep,
+            special_text: SpecialText::Control,
+            tool_parser: None,
+            reasoning_parser: None,
             sampling: Sampling::default(),
             context_window: None,
             train: true,
@@ -92,6 +115,7 @@ pub enum PolicyKind {
     #[default]
     Auto,
     Vllm,
+    Sglang,
     Llamacpp,
     /// Any other server that speaks chat completions.
     Openai,
@@ -136,7 +160,7 @@ pub enum Logprobs {
 pub enum ConfigError {
     #[error("policy {name}: url {url:?} is not an http or https address")]
     Url { name: String, url: String },
-    #[error("policy {name}: tokens = \"exact\" comes later, use \"server\" or \"off\"")]
+    #[error("policy {name}: this gleaner was built without tokens = \"exact\" (feature `exact`), use \"server\" or \"off\"")]
     Exact { name: String },
     #[error("policy {name}: the api key can't be sent in a header")]
     ApiKey { name: String },

@@ -58,7 +58,9 @@ impl Dialect {
         match self.kind {
             PolicyKind::Vllm => ReasoningField { name: "reasoning", always: true },
             PolicyKind::Llamacpp => ReasoningField { name: "reasoning_content", always: true },
-            PolicyKind::Openai | PolicyKind::Auto => ReasoningField { name: "reasoning_content", always: false },
+            PolicyKind::Sglang | PolicyKind::Openai | PolicyKind::Auto => {
+                ReasoningField { name: "reasoning_content", always: false }
+            }
         }
     }
 
@@ -74,7 +76,7 @@ impl Dialect {
         match self.kind {
             PolicyKind::Vllm => (self.tokens || call.wants.logprobs).then(|| asked.unwrap_or(0)),
             PolicyKind::Llamacpp => (self.tokens || call.wants.logprobs).then(|| asked.unwrap_or(1).max(1)),
-            PolicyKind::Openai | PolicyKind::Auto => call.wants.logprobs.then(|| asked.unwrap_or(0)),
+            PolicyKind::Sglang | PolicyKind::Openai | PolicyKind::Auto => call.wants.logprobs.then(|| asked.unwrap_or(0)),
         }
     }
 
@@ -97,7 +99,7 @@ impl Dialect {
                 PolicyKind::Vllm => Some(asked.unwrap_or(0)),
                 // With 0 it gives none at all, and without a number 20 of each token's.
                 PolicyKind::Llamacpp => Some(asked.unwrap_or(1).max(1)),
-                PolicyKind::Openai | PolicyKind::Auto => asked,
+                PolicyKind::Sglang | PolicyKind::Openai | PolicyKind::Auto => asked,
             };
             added.extend(top.map(|top| ("top_logprobs", top.to_string())));
         }

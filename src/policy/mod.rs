@@ -10,6 +10,8 @@ mod config;
 mod decode;
 #[cfg(test)]
 mod decode_tests;
+#[cfg(feature = "exact")]
+mod exact;
 mod http;
 mod images;
 mod kind;
@@ -27,6 +29,7 @@ mod server_tests;
 #[cfg(test)]
 mod stub;
 mod tools;
+mod transcript;
 mod version;
 
 use std::sync::Arc;
@@ -35,7 +38,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use secrecy::SecretString;
 
-use crate::call::{Call, Capture, Event, Failure, Reply, Sampling, WeightVersion};
+use crate::call::{Call, Capture, Event, Failure, FailureKind, Rendered, Reply, Sampling, WeightVersion};
+
+pub use transcript::{Exchange, Transcript};
 
 pub use config::{ConfigError, ImageUrls, Logprobs, PolicyConfig, PolicyKind, TokenMode};
 
@@ -45,7 +50,13 @@ pub use config::{ConfigError, ImageUrls, Logprobs, PolicyConfig, PolicyKind, Tok
 /// # Errors
 /// If the settings are not a policy's.
 pub fn connect(name: &str, config: &PolicyConfig, api_key: Option<&SecretString>) -> Result<Arc<dyn Policy>, ConfigError> {
-    Ok(Arc::new(server::Server::new(name, config, api_key)?))
+    if config.tokens != TokenMode::Exact {
+        return Ok(Arc::new(server::Server::new(name, config, api_key)?));
+    }
+    #[cfg(feature = "exact")]
+    return Ok(Arc::new(exact::Exact::new(name, config, api_key)?));
+    #[cfg(not(feature = "exact"))]
+    Err(ConfigError::Exact { name: name.to_owned() })
 }
 
 /// A named model server.
@@ -75,11 +86,21 @@ pub trait Policy: Send + Sync {
     /// If the server can't be reached.
     async fn count(&self, call: &Call) -> Result<u64, Failure>;
 
-    /// Turns a call into the request that goes upstream: names mapped, sampling pinned, limits clamped.
+    /// Turns a call into the request that goes upstream: names mapped, sampling pinned, limits clamped. `transcript` is what its
+    /// rollout has said before.
     ///
     /// # Errors
     /// If this policy can't serve the call at all.
-    async fn prepare(&self, call: &Call, pinned: &Sampling) -> Result<Prepared, Failure>;
+    async fn prepare(&self, call: &Arc<Call>, pinned: &Sampling, transcript: &Transcript) -> Result<Prepared, Failure>;
+
+    /// The log-probability of each token given those before it, by the server's own prefill; none of the first. Raw: of
+    /// the model's own distribution.
+    ///
+    /// # Errors
+    /// If the server can't score tokens, or can't be reached.
+    async fn score(&self, _ids: &[u32]) -> Result<Vec<Option<f64>>, Failure> {
+        Err(Failure::new(FailureKind::Refused, format!("policy {} can't score tokens", self.name())))
+    }
 
     /// Sends a prepared request and waits for the reply's first bytes. Trouble before them is retried within `retry_s`.
     /// Dropping the future, or the reply, ends the request upstream at once.
@@ -104,6 +125,18 @@ pub struct Prepared {
     pub notes: Vec<String>,
     /// What a decoder of the reply must know of the call.
     pub call: Arc<Call>,
+    /// The prompt, where the policy made it itself.
+    pub prompt: Option<Arc<Prompted>>,
+}
+
+/// A prompt that a policy made itself (`tokens = "exact"`).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Prompted {
+    pub ids: Vec<u32>,
+    /// How it was made.
+    pub rendered: Rendered,
+    /// The text with which the prompt ends: a template may begin the reply, as with `<think>`.
+    pub ending: String,
 }
 
 /// A reply that has begun.

@@ -24,6 +24,7 @@ impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
             PolicyKind::Vllm => "vllm",
+            PolicyKind::Sglang => "sglang",
             PolicyKind::Llamacpp => "llama.cpp",
             PolicyKind::Openai | PolicyKind::Auto => "openai-compatible",
         };
@@ -77,7 +78,7 @@ struct Model {
 pub(super) async fn probe(http: &Http, config: &PolicyConfig) -> Result<Found, String> {
     let version = match config.kind {
         PolicyKind::Auto | PolicyKind::Vllm => read::<Version>(http, "/version").await?,
-        PolicyKind::Llamacpp | PolicyKind::Openai => None,
+        PolicyKind::Sglang | PolicyKind::Llamacpp | PolicyKind::Openai => None,
     };
     let is_vllm = config.kind == PolicyKind::Vllm || version.is_some();
     let props = match config.kind {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::answer::{Reading, Source};
 use super::attempt::{Begun, Retries, Trouble, attempt};
 use super::body::{self, Outer};
-use super::config::{ConfigError, PolicyConfig, PolicyKind, TokenMode};
+use super::config::{ConfigError, PolicyConfig, PolicyKind};
 use super::decode::Decoder;
 use super::http::Http;
 use super::images;
@@ -22,7 +22,7 @@ use super::names::Names;
 use super::plain;
 use super::probe::{Found, probe};
 use super::version::Versions;
-use super::{Answer, NoAnswer, Policy, Prepared};
+use super::{Answer, NoAnswer, Policy, Prepared, Transcript};
 use crate::call::{self, Call, Failure, FailureKind, Sampling};
 
 /// How soon a server that gave no answer is asked again what it is.
@@ -41,9 +41,6 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn new(name: &str, config: &PolicyConfig, api_key: Option<&SecretString>) -> Result<Self, ConfigError> {
-        if config.tokens == TokenMode::Exact {
-            return Err(ConfigError::Exact { name: name.to_owned() });
-        }
         Ok(Self {
             name: name.to_owned(),
             http: Arc::new(Http::new(name, config, api_key)?),
@@ -134,7 +131,7 @@ impl Server {
                 let known = Prompt::ask(self.http.clone(), template.into()).answer().await.map(|known| known.ids.clone());
                 known.and_then(Result::ok).map(|ids| ids.len() as u64)
             }
-            PolicyKind::Openai | PolicyKind::Auto => None,
+            PolicyKind::Sglang | PolicyKind::Openai | PolicyKind::Auto => None,
         }
     }
 
@@ -187,7 +184,7 @@ impl Policy for Server {
         Ok(counted.unwrap_or_else(|| (guess() as u64).div_ceil(4)))
     }
 
-    async fn prepare(&self, call: &Call, pinned: &Sampling) -> Result<Prepared, Failure> {
+    async fn prepare(&self, call: &Arc<Call>, pinned: &Sampling, _transcript: &Transcript) -> Result<Prepared, Failure> {
         images::check(call, self.config.image_urls, &self.name)?;
         let found = self.found_in_time().await?;
         let names = Names::of(call);
@@ -206,7 +203,7 @@ impl Policy for Server {
         if call.stream && !stream {
             notes.push("asked unstreamed: in a stream this server keeps back tokens that it sampled".to_owned());
         }
-        Ok(Prepared { body, stream, sampling_used, max_tokens_used, notes, call: Arc::new(call.clone()) })
+        Ok(Prepared { body, stream, sampling_used, max_tokens_used, notes, call: call.clone(), prompt: None })
     }
 
     async fn send(&self, prepared: &Prepared) -> Result<Box<dyn Answer>, NoAnswer> {

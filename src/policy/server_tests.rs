@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::stub::{Stub, call, http};
-use super::{Answer, Captured, NoAnswer, Policy, PolicyConfig, PolicyKind, Prepared, connect};
+use super::{Answer, Captured, NoAnswer, Policy, PolicyConfig, PolicyKind, Prepared, Transcript, connect};
 use crate::call::{Call, CaptureLevel, Event, Failure, FailureKind, FinishReason, Fold, Reply, Sampling, VersionSource};
 
 const MODELS: &str = r#"{"object":"list","data":[{"id":"served","max_model_len":100}]}"#;
@@ -61,7 +61,7 @@ struct Outcome {
 }
 
 async fn ask(policy: &dyn Policy, call: &crate::call::Call) -> Result<Outcome, NoAnswer> {
-    let prepared = policy.prepare(call, &Sampling::default()).await.unwrap();
+    let prepared = policy.prepare(&Arc::new(call.clone()), &Sampling::default(), &Transcript::default()).await.unwrap();
     let mut answer = policy.send(&prepared).await?;
     let (events, end) = drain(&mut *answer).await;
     assert_eq!(end, Ok(()));
@@ -143,7 +143,7 @@ async fn a_stream_that_breaks_off_is_not_retried() {
     })
     .await;
     let policy = policy(&config(&stub));
-    let prepared = policy.prepare(&call(), &Sampling::default()).await.unwrap();
+    let prepared = policy.prepare(&Arc::new(call()), &Sampling::default(), &Transcript::default()).await.unwrap();
     let mut answer = policy.send(&prepared).await.unwrap();
     let (events, end) = drain(&mut *answer).await;
     assert_eq!(end.unwrap_err().kind, FailureKind::Cut);
@@ -271,7 +271,7 @@ async fn a_prompt_that_is_no_conversation_is_limited_by_its_own_count() {
     let prompt = Some(crate::call::Prompt::Text(crate::call::Text::new("a \"b\"")));
     let call = Call { prompt, stream: false, messages: Vec::new(), max_tokens: Some(50), ..call() };
     assert_eq!(policy.count(&call).await.unwrap(), 60);
-    let prepared = policy.prepare(&call, &Sampling::default()).await.unwrap();
+    let prepared = policy.prepare(&Arc::new(call), &Sampling::default(), &Transcript::default()).await.unwrap();
     let mut answer = policy.send(&prepared).await.map_err(|error| error.failure).unwrap();
     let (events, ended) = drain(answer.as_mut()).await;
     assert_eq!(ended, Ok(()));
@@ -292,7 +292,15 @@ async fn a_prompt_that_is_no_conversation_is_limited_by_its_own_count() {
 
 fn sent() -> Prepared {
     let (body, call) = (bytes::Bytes::from_static(b"{}"), Arc::new(call()));
-    Prepared { body, stream: true, sampling_used: Sampling::default(), max_tokens_used: None, notes: Vec::new(), call }
+    Prepared {
+        body,
+        stream: true,
+        sampling_used: Sampling::default(),
+        max_tokens_used: None,
+        notes: Vec::new(),
+        call,
+        prompt: None,
+    }
 }
 
 #[tokio::test]

@@ -137,7 +137,7 @@ pub async fn handle(
 
 /// Asks the policy, noting in `sent` what goes upstream before it does.
 async fn send(policy: Arc<dyn Policy>, call: Arc<Call>, rollout: Arc<Live>, sent: Sent) -> Result<Box<dyn Answer>, NoAnswer> {
-    let prepared = policy.prepare(&call, rollout.sampling()).await;
+    let prepared = policy.prepare(&call, rollout.sampling(), rollout.transcript()).await;
     let prepared = prepared.map_err(|failure| NoAnswer { failure, response: Bytes::new() })?;
     policy.send(sent.get_or_init(|| prepared)).await
 }

@@ -9,7 +9,7 @@ use crate::call::{
     Call, CallEnd, CallStart, CallStatus, Event, Failure, FailureKind, Fold, Raw, RawParts, Reply, Sampling, grouped_name,
 };
 use crate::ids::CallId;
-use crate::policy::{Captured, Policy, Prepared};
+use crate::policy::{Captured, Exchange, Policy, Prepared};
 use crate::telemetry::now_ms;
 use crate::wire::Wire;
 
@@ -139,8 +139,13 @@ impl Recording {
     /// If it could not be committed: then the reply must not count as given.
     pub async fn finished(&mut self, reply: &Reply, captured: Captured) -> Result<(), Failure> {
         let end = self.end(CallStatus::Done, None, reply, captured);
+        let exact = end.capture.rendered.is_some().then(|| end.capture.clone());
         let in_flight = self.in_flight.take();
         let committed = self.app.recorder.call_ended(end).await;
+        if let (Ok(()), Some(capture), Some(prepared)) = (&committed, exact, self.prepared.get()) {
+            let (call, reply) = (&*prepared.call, &reply.message());
+            self.rollout.transcript().note(Exchange { call_id: self.start.id, call, reply, capture: &capture });
+        }
         drop(in_flight);
         committed.map_err(|error| {
             tracing::error!(call.id = %self.start.id, %error, "a call could not be recorded");

@@ -11,6 +11,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::call::{Failure, FailureKind, Sampling};
 use crate::ids::{RolloutId, RolloutKey};
+use crate::policy::Transcript;
 use crate::record::Recorder;
 use crate::store::{Finish, NewRollout, Outcome, Purpose, Rollout, RolloutFilter, RolloutStatus, Store, StoreError, Write};
 use crate::telemetry::now_ms;
@@ -38,6 +39,7 @@ pub struct Live {
     last_call_at: AtomicI64,
     ended: CancellationToken,
     in_flight: TaskTracker,
+    transcript: Transcript,
 }
 
 impl Live {
@@ -57,6 +59,12 @@ impl Live {
     #[must_use]
     pub fn sampling(&self) -> &Sampling {
         &self.sampling
+    }
+
+    /// What its calls have said so far.
+    #[must_use]
+    pub fn transcript(&self) -> &Transcript {
+        &self.transcript
     }
 
     /// Counts a call as in flight until the token is dropped, which must be after its end was handed to the recorder.
@@ -80,6 +88,7 @@ impl Live {
             last_call_at: AtomicI64::new(rollout.last_call_at.unwrap_or_else(now_ms)),
             ended: CancellationToken::new(),
             in_flight: TaskTracker::new(),
+            transcript: Transcript::default(),
         }
     }
 

@@ -81,6 +81,8 @@ pub(super) fn turn(number: u32, prompt: &[u32], reply: &[u32]) -> Turn {
             logprobs,
             logprob_kind: LogprobKind::Raw,
             constrained: false,
+            runs: Vec::new(),
+            rendered: None,
         },
         sampling_asked: Sampling::default(),
         sampling_used: Sampling { temperature: Some(1.0), ..Sampling::default() },

@@ -18,7 +18,7 @@ use crate::call::{
     Sampling, WeightVersion,
 };
 use crate::ids::{CallId, ProcessId, RolloutId};
-use crate::policy::{Answer, NoAnswer, Policy, Prepared};
+use crate::policy::{Answer, NoAnswer, Policy, Prepared, Transcript};
 use crate::proxy::{App, Policies, ProxySettings, Rollouts};
 use crate::record::Recorder;
 use crate::store::StoreConfig;
@@ -48,7 +48,7 @@ impl Policy for Idle {
         Ok(0)
     }
 
-    async fn prepare(&self, _call: &Call, _pinned: &Sampling) -> Result<Prepared, Failure> {
+    async fn prepare(&self, _call: &Arc<Call>, _pinned: &Sampling, _transcript: &Transcript) -> Result<Prepared, Failure> {
         Err(Failure::new(FailureKind::Unavailable, "idle"))
     }
 
@@ -127,6 +127,8 @@ impl Api {
                 logprobs: vec![-0.5],
                 logprob_kind: LogprobKind::Raw,
                 constrained: false,
+                runs: Vec::new(),
+                rendered: None,
             },
             sampling_asked: Sampling::default(),
             sampling_used: Sampling { temperature: Some(1.0), ..Sampling::default() },

@@ -9,8 +9,8 @@ use utoipa::ToSchema;
 
 use super::names;
 use crate::call::{
-    CallRecord, CallStatus, Capture, CaptureLevel, Failure, FinishReason, Image, ImageHash, LogprobKind, Raw, Sampling, Usage,
-    VersionSource,
+    CallRecord, CallStatus, Capture, CaptureLevel, Failure, FinishReason, Image, ImageHash, LogprobKind, Raw, Rendered, Run,
+    Sampling, Usage, VersionSource,
 };
 use crate::ids::{CallId, RolloutId};
 use crate::store::{Outcome, Purpose, Rollout, RolloutStatus};
@@ -223,12 +223,18 @@ pub struct CaptureView {
     pub logprob_kind: LogprobKind,
     /// The tokens were drawn under a grammar.
     pub constrained: bool,
+    /// Which weights sampled which tokens, where they are not all of the call's version or the reply was resumed elsewhere.
+    #[schema(value_type = Vec<Object>)]
+    pub runs: Vec<Run>,
+    /// How the prompt was made, where Gleaner made it.
+    #[schema(value_type = Option<Object>)]
+    pub rendered: Option<Rendered>,
 }
 
 impl From<Capture> for CaptureView {
     fn from(capture: Capture) -> Self {
-        let Capture { level, reason, prompt_ids, completion_ids, logprobs, logprob_kind, constrained } = capture;
-        Self { level, reason, prompt_ids, completion_ids, logprobs, logprob_kind, constrained }
+        let Capture { level, reason, prompt_ids, completion_ids, logprobs, logprob_kind, constrained, runs, rendered } = capture;
+        Self { level, reason, prompt_ids, completion_ids, logprobs, logprob_kind, constrained, runs, rendered }
     }
 }
 

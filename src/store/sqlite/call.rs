@@ -21,7 +21,7 @@ pub(super) fn query(condition: &str) -> QueryBuilder<Sqlite> {
          d.call AS delivered, r.status, r.ended_at, r.version, r.version_seq, r.version_source, r.first_event_at, r.finish, \
          r.prompt_tokens, r.completion_tokens, r.cached_tokens, r.reasoning_tokens, r.capture_level, r.logprob_kind, \
          r.constrained, r.max_tokens_asked, r.max_tokens_used, r.capture_reason, r.failure, r.sampling_asked, r.sampling_used, \
-         r.notes, r.images, r.completion_ids, r.logprobs, r.prompt_ids, r.message \
+         r.notes, r.images, r.completion_ids, r.logprobs, r.prompt_ids, r.message, r.rendered, r.runs \
          FROM calls c JOIN rollouts o ON o.seq = c.rollout LEFT JOIN replies r ON r.call = c.seq \
          LEFT JOIN delivered d ON d.call = c.seq LEFT JOIN processes p ON p.seq = c.process WHERE ",
     );
@@ -177,6 +177,8 @@ fn capture(row: &SqliteRow) -> Result<Capture, sqlx::Error> {
         logprobs: pack::unpack_floats(bytes("logprobs")?).ok_or_else(|| wrong("logprobs"))?,
         logprob_kind: code::value(code::LOGPROB_KINDS, row.try_get("logprob_kind")?).ok_or_else(|| wrong("logprob_kind"))?,
         constrained: row.try_get::<i64, _>("constrained")? != 0,
+        runs: json(row, "runs")?.unwrap_or_default(),
+        rendered: json(row, "rendered")?,
     })
 }
 

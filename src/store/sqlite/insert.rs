@@ -109,7 +109,7 @@ pub(super) fn end(db: &Connection, call: i64, end: &CallEnd, packed: &PackedEnd)
     let counted = end.usage.map_or(end.capture.completion_ids.len() as u64, |usage| usage.completion_tokens);
     let usage = |count: fn(&crate::call::Usage) -> u64| end.usage.as_ref().map(|usage| count(usage).cast_signed());
     let used = if end.sampling_used == end.sampling_asked { None } else { json(&end.sampling_used) };
-    let values: [(&str, &dyn ToSql); 31] = [
+    let values: [(&str, &dyn ToSql); 33] = [
         ("call", &call),
         ("status", &code::number(code::STATUSES, end.status)),
         ("ended_at", &end.ended_at),
@@ -132,6 +132,8 @@ pub(super) fn end(db: &Connection, call: i64, end: &CallEnd, packed: &PackedEnd)
         ("failure", &end.failure.as_ref().and_then(json)),
         ("sampling_asked", &sampling(&end.sampling_asked)),
         ("sampling_used", &used),
+        ("rendered", &end.capture.rendered.as_ref().and_then(json)),
+        ("runs", &(!end.capture.runs.is_empty()).then(|| json(&end.capture.runs)).flatten()),
         ("notes", &(!end.notes.is_empty()).then(|| json(&end.notes)).flatten()),
         ("images", &bytes(&packed.upstream.images)),
         ("completion_ids", &bytes(&packed.completion_ids)),
@@ -152,9 +154,9 @@ pub(super) fn end(db: &Connection, call: i64, end: &CallEnd, packed: &PackedEnd)
 /// The columns of [`end`], in its order.
 const END: &str = "INSERT INTO replies (call, status, ended_at, tokens, version, version_seq, version_source, first_event_at, \
      finish, prompt_tokens, completion_tokens, cached_tokens, reasoning_tokens, capture_level, logprob_kind, constrained, \
-     max_tokens_asked, max_tokens_used, capture_reason, failure, sampling_asked, sampling_used, notes, images, completion_ids, logprobs, \
+     max_tokens_asked, max_tokens_used, capture_reason, failure, sampling_asked, sampling_used, rendered, runs, notes, images, completion_ids, logprobs, \
      prompt_ids, message, upstream, response, prompt) \
-     VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
+     VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
 
 /// Keeps what was cut out of a call's body, unless it is kept already, and notes that the call refers to it.
 pub(super) fn blobs(db: &Connection, call: i64, packed: &Packed) -> rusqlite::Result<()> {

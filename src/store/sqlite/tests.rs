@@ -9,8 +9,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::call::{
-    CallEnd, CallRecord, CallStart, CallStatus, Capture, CaptureLevel, Failure, FailureKind, FinishReason, LogprobKind, Raw,
-    RawParts, Sampling, Usage, VersionSource, WeightVersion,
+    CallEnd, CallRecord, CallStart, CallStatus, Capture, CaptureLevel, Failure, FailureKind, FinishReason, History, LogprobKind,
+    Raw, RawParts, Rendered, Run, Sampling, Usage, VersionSource, WeightVersion,
 };
 use crate::ids::{CallId, ProcessId, RolloutId, RolloutKey};
 use crate::store::{NewRollout, Purpose, Store, StoreConfig, StoreError, Write, Writer};
@@ -85,6 +85,8 @@ fn end(start: &Arc<CallStart>) -> CallEnd {
             logprobs: vec![-0.1, -f64::MIN_POSITIVE],
             logprob_kind: LogprobKind::Processed,
             constrained: true,
+            runs: vec![Run { start: 0, version: WeightVersion { version: Some("w0".into()), seq: 3, source: None } }],
+            rendered: Some(Rendered { tokenizer_hash: "t".into(), history: History::Template, ..Rendered::default() }),
         },
         sampling_asked: Sampling { temperature: Some(0.7), ..Sampling::default() },
         sampling_used: Sampling { temperature: Some(1.0), seed: Some(i64::MAX), ..Sampling::default() },

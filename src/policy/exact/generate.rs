@@ -1,0 +1,1 @@
+//! Servers' generate endpoints: ids in, ids out.
