@@ -123,6 +123,15 @@ pub(super) struct Usage {
     reasoning_tokens: u64,
 }
 
+/// What becomes of replies that run while a policy is paused.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum PauseMode {
+    Drain,
+    Resume,
+    InPlace,
+}
+
 #[cfg(test)]
 mod tests {
     use serde::de::DeserializeOwned;
@@ -151,6 +160,7 @@ mod tests {
         known::<Purpose, store::Purpose>();
         known::<Outcome, store::Outcome>();
         known::<CallStatus, call::CallStatus>();
+        known::<PauseMode, crate::policy::PauseMode>();
         known::<FinishReason, call::FinishReason>();
         known::<CaptureLevel, call::CaptureLevel>();
         known::<LogprobKind, call::LogprobKind>();
