@@ -215,7 +215,7 @@ impl Policy for Server {
         images::check(call, self.config.image_urls, &self.name)?;
         let found = self.found_in_time().await?;
         let names = Names::of(call);
-        let sampling_used = call.sampling.pinned_by(&self.config.sampling).pinned_by(pinned);
+        let sampling_used = call.sampling.with_others(&call.rest).pinned_by(&self.config.sampling).pinned_by(pinned);
         let mut notes = Vec::new();
         let mut max_tokens_used = call.max_tokens;
         // No prompt is empty, so that even the longest limit leaves a token for it.

@@ -99,6 +99,9 @@ pub(super) struct Sampling {
     /// A stop string or a list of them.
     #[schema(value_type = Option<Object>)]
     stop: Option<()>,
+    /// Further settings by the server's own names: `logit_bias`, `bad_words`, `min_tokens` ...
+    #[schema(value_type = Object)]
+    others: Option<()>,
 }
 
 /// Why a call did not end as a reply.
