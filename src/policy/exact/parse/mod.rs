@@ -93,7 +93,7 @@ impl Parser {
     /// Takes the end. What was held back as the beginning of a call that never was comes out as text.
     pub(super) async fn finish(&mut self, out: &mut Vec<Event>) {
         if let (Some(held), Some(parser)) = (self.held.take(), self.reasoning.whole()) {
-            let (reasoning, answer) = whole::reasoning(parser, self.opened, held);
+            let (reasoning, answer) = whole::reasoning(parser, self.opened, &held);
             if !reasoning.is_empty() {
                 out.push(Event::Reasoning(Text::new(&reasoning)));
             }
@@ -101,19 +101,15 @@ impl Parser {
         }
         let Some(kept) = self.reader.finish(out) else { return };
         let Some(spec) = self.tools.whole() else { return };
-        match whole::calls(spec, &self.call, self.reader.names(), &kept).await {
-            Some(read) => {
-                for text in [read.before, read.after].into_iter().filter(|text| !text.trim().is_empty()) {
-                    out.push(Event::Text(Text::new(&text)));
-                }
-                for called in read.calls {
-                    self.reader.tell(&called.name, &called.arguments, out);
-                }
-            }
-            None => {
-                self.reader.unread(Why::Form);
-                out.push(Event::Text(Text::new(&kept)));
-            }
+        let Some(read) = whole::calls(spec, &self.call, self.reader.names(), &kept).await else {
+            self.reader.unread(Why::Form);
+            return out.push(Event::Text(Text::new(&kept)));
+        };
+        for text in [read.before, read.after].into_iter().filter(|text| !text.trim().is_empty()) {
+            out.push(Event::Text(Text::new(&text)));
+        }
+        for called in read.calls {
+            self.reader.tell(&called.name, &called.arguments, out);
         }
     }
 

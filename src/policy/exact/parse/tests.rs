@@ -35,7 +35,9 @@ async fn read(parsers: &Parsers, call: &Arc<Call>, ending: &str, pieces: &[&str]
     // Answers are read on whatever thread there is.
     send(parser.finish(&mut events)).await;
     let mut fold = Fold::default();
-    events.iter().for_each(|event| fold.push(event));
+    for event in &events {
+        fold.push(event);
+    }
     let reply = fold.reply();
     assert_eq!(parser.called(), !reply.tool_calls.is_empty());
     (reply, parser.notes())

@@ -21,6 +21,8 @@ static REASONING: LazyLock<reasoning_parser::ParserFactory> = LazyLock::new(reas
 
 /// The deepest nesting of brackets that goes to a parser; some of them recurse.
 const DEEPEST: usize = 100;
+/// How many JSON objects after those of the last call may be the arguments of the next.
+const NEAR: usize = 8;
 
 /// What must be known of a form that the crate reads.
 #[derive(Debug)]
@@ -108,33 +110,40 @@ pub(super) async fn calls(spec: &Spec, call: &Call, names: &Names, text: &str) -
     let parsed = AssertUnwindSafe(parser.parse_complete_with_tools(inside, &tools)).catch_unwind().await;
     let (before, calls) = parsed.ok()?.ok()?;
     let begun = if spec.each.is_empty() { 1 } else { inside.matches(spec.each).count() };
-    let least = if spec.wraps { 0 } else { 1 };
+    let least = usize::from(!spec.wraps);
     if calls.len() < begun.max(least) {
         return None;
     }
     let letters = json::objects(inside);
-    let mut letters = letters.iter().flat_map(|json| written(json)).collect::<Vec<_>>().into_iter();
+    let letters: Vec<_> = letters.iter().flat_map(|json| written(json)).map(|json| (json, read_value(json))).collect();
+    let mut letters = letters.as_slice();
     let called = calls.into_iter().map(|call| {
-        let value: Option<Value> = serde_json::from_str(&call.function.arguments).ok();
-        let letter = letters.clone().position(|letter| serde_json::from_str::<Value>(letter).ok() == value);
-        let arguments = letter.and_then(|at| letters.nth(at)).map_or(call.function.arguments, str::to_owned);
+        let value = read_value(&call.function.arguments);
+        // They stand in the order of the calls; what is not near is not there.
+        let near = letters.iter().take(NEAR).position(|(_, letter)| *letter == value);
+        let arguments = near.map_or(call.function.arguments, |at| letters[at].0.to_owned());
+        letters = near.map_or(letters, |at| &letters[at + 1..]);
         Called { name: call.function.name, arguments }
     });
     Some(Read { calls: called.collect(), before, after: after.to_owned() })
 }
 
 /// Parts a reply's reasoning from its answer.
-pub(super) fn reasoning(parser: &str, opened: bool, text: String) -> (String, String) {
+pub(super) fn reasoning(parser: &str, opened: bool, text: &str) -> (String, String) {
     let read = || {
         let mut parser = REASONING.registry().create_parser(parser)?;
         if opened {
             parser.mark_reasoning_started();
             parser.mark_think_start_stripped();
         }
-        let read = parser.detect_and_parse_reasoning(&text).ok()?;
+        let read = parser.detect_and_parse_reasoning(text).ok()?;
         Some((read.reasoning_text, read.normal_text))
     };
-    catch_unwind(AssertUnwindSafe(read)).ok().flatten().unwrap_or_else(|| (String::new(), text.clone()))
+    catch_unwind(AssertUnwindSafe(read)).ok().flatten().unwrap_or_else(|| (String::new(), text.to_owned()))
+}
+
+fn read_value(json: &str) -> Option<Value> {
+    serde_json::from_str(json).ok()
 }
 
 /// The tools as the crate takes them: chat completions'.

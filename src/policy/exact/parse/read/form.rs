@@ -131,7 +131,6 @@ impl Object {
             self.looked = Some(end);
             let rest = &text[end..];
             match self.after {
-                After::Nothing => return self.calls(self.at),
                 After::Close(close) => match marker::begins(rest, &[close]) {
                     Found::At(..) => return self.calls(end + close.len()),
                     Found::Maybe(_) if ended => return self.calls(text.len()),
@@ -144,7 +143,7 @@ impl Object {
                     self.at = end + 1;
                     self.looked = None;
                 }
-                After::Next(_) => return self.calls(self.at),
+                After::Nothing | After::Next(_) => return self.calls(self.at),
             }
         }
     }

@@ -64,9 +64,8 @@ impl Json {
         match (self.at, byte) {
             (At::String { key }, b'"') => self.at = if key { At::Colon } else { At::After },
             (At::String { key }, b'\\') => self.at = At::Escape { key },
-            (At::String { .. }, 0x20..) => {}
+            (At::String { .. }, 0x20..) | (At::Word, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'+' | b'-' | b'E') => {}
             (At::Escape { key }, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' | b'u') => self.at = At::String { key },
-            (At::Word, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'+' | b'-' | b'E') => {}
             (At::Word, _) => {
                 self.at = At::After;
                 return self.push(byte);

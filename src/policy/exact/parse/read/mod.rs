@@ -328,14 +328,14 @@ impl Reader {
             return ended.then_some(self.buffer.len());
         }
         if lead == Lead::Nothing && form.begins_bare(rest.as_bytes()[space]) {
-            return self.begin(at, form, None, space);
+            return Some(self.begin(at, form, None, space));
         }
         match find(&rest[space..], form.markers()) {
             Found::At(found, marker) => {
                 let begun = if found == 0 && lead == Lead::Call { 0 } else { space + found };
                 text(&rest[..begun], events);
                 let body = space + found - begun + marker.len();
-                self.begin(at + begun, form, Some(marker), body)
+                Some(self.begin(at + begun, form, Some(marker), body))
             }
             Found::Maybe(0) if !ended && lead == Lead::Call => None,
             Found::Maybe(found) if !ended => {
@@ -354,12 +354,12 @@ impl Reader {
     }
 
     /// Begins a candidate that stands at `at` and whose marker ends `body` bytes later.
-    fn begin(&mut self, at: usize, form: Form, marker: Option<&str>, body: usize) -> Option<usize> {
+    fn begin(&mut self, at: usize, form: Form, marker: Option<&str>, body: usize) -> usize {
         self.state = match form.candidate(marker) {
             Some(candidate) => State::Candidate { candidate, body, marked: marker.is_some() },
             None => State::Kept,
         };
-        Some(at)
+        at
     }
 
     fn candidate(&mut self, at: usize, ended: bool, events: &mut Vec<Event>) -> Option<usize> {

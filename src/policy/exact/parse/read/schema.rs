@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use crate::call::{Call, Raw, quote};
+use crate::call::{Call, Raw, Tool, quote};
 use crate::policy::names::Names;
 
 /// The parameters of a call's tools, by the names under which those are offered.
@@ -13,8 +13,8 @@ pub(super) struct Schemas(HashMap<String, Raw>);
 
 impl Schemas {
     pub(super) fn of(call: &Call, names: &Names) -> Self {
-        let named = |tool| names.of_tool(tool).decode().into_owned();
-        Self(call.tools.iter().filter_map(|tool| Some((named(tool), tool.parameters.clone()?))).collect())
+        let schema = |tool: &Tool| Some((names.of_tool(tool).decode().into_owned(), tool.parameters.clone()?));
+        Self(call.tools.iter().filter_map(schema).collect())
     }
 
     /// Writes a call's arguments as JSON; of fields that are repeated, the last one stands.

@@ -48,7 +48,9 @@ fn read<'a>(form: Option<Form>, opened: Option<bool>, pieces: impl IntoIterator<
     }
     let kept = reader.finish(&mut events);
     let mut fold = Fold::default();
-    events.iter().for_each(|event| fold.push(event));
+    for event in &events {
+        fold.push(event);
+    }
     Read { events, reply: fold.reply(), kept, notes: reader.notes() }
 }
 
