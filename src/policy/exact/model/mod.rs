@@ -114,15 +114,16 @@ impl Model {
             let Some(place) = config.tokenizer.clone() else {
                 return Err(ModelError::Unreadable("no tokenizer is named".to_owned()));
             };
+            let named = |why: &dyn std::fmt::Display| ModelError::Unreadable(format!("{}: {why}", place.display()));
             let mut parts = Parts::read(&config, &place)?;
+            let tokenizer = Tokenizer::new(&parts, config.special_text == SpecialText::Text).map_err(|error| named(&error))?;
+            let tokenizer = Arc::new(tokenizer);
             let Some(source) = parts.template.take() else {
-                let place = place.display();
-                return Err(ModelError::Unreadable(format!("{place} has no chat template: name a file with one in chat_template")));
+                return Err(named(&"it has no chat template: name a file with one in chat_template"));
             };
-            let tokenizer = Arc::new(Tokenizer::new(&parts, config.special_text == SpecialText::Text)?);
             let names = serde_json::to_vec(&parts.names).unwrap_or_default();
             let template_hash = hash(&[source.as_bytes(), &names]);
-            let template = Template::new(source, parts.names, parts.begins)?;
+            let template = Template::new(source, parts.names, parts.begins).map_err(|error| named(&error))?;
             let source = Source::Local { template, tokenizer };
             Ok(Self(Arc::new(Inner { source, tokenizer_hash: parts.tokenizer_hash, template_hash })))
         })

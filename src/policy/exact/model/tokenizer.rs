@@ -39,6 +39,8 @@ pub(super) struct Tokenizer {
     ends: HashSet<u32>,
     /// `<0x00>` to `<0xFF>`, where the tokenizer has such.
     bytes: HashSet<u32>,
+    /// The ids that are tokens: there may be gaps between them.
+    known: Vec<bool>,
     vocabulary: u32,
 }
 
@@ -68,7 +70,14 @@ impl Tokenizer {
                 return Err(unreadable(format!("tokenizer_config.json says that {name:?} is {id}, tokenizer.json makes it {other}")));
             }
         }
-        let ids = tokenizer.get_vocab(true).into_values().max().map_or(0, |id| id + 1);
+        let mut known = Vec::new();
+        for id in tokenizer.get_vocab(true).into_values() {
+            if id as usize >= known.len() {
+                known.resize(id as usize + 1, false);
+            }
+            known[id as usize] = true;
+        }
+        let ids = u32::try_from(known.len()).map_err(|_| unreadable("it has too many tokens".to_owned()))?;
         let mut controls: Vec<Control> = Vec::new();
         for (id, token) in tokenizer.get_added_tokens_decoder() {
             if token.special {
@@ -91,7 +100,7 @@ impl Tokenizer {
         });
         let vocabulary = parts.vocabulary.unwrap_or(0).max(ids);
         let fast = HuggingFaceTokenizer::from_tokenizer(tokenizer);
-        let tokenizer = Self { fast, plain, controls, decoding, control, ends, bytes, vocabulary };
+        let tokenizer = Self { fast, plain, controls, decoding, control, ends, bytes, known, vocabulary };
         tokenizer.check_pieces()?;
         Ok(tokenizer)
     }
@@ -190,6 +199,10 @@ impl Tokenizer {
 
     pub(super) fn is_control(&self, id: u32) -> bool {
         self.control.contains(&id)
+    }
+
+    pub(super) fn knows(&self, id: u32) -> bool {
+        self.known.get(id as usize).copied().unwrap_or(false)
     }
 
     pub(super) fn is_byte(&self, id: u32) -> bool {
