@@ -24,6 +24,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
+use tokio::time::timeout;
 
 use crate::call::SpecialText;
 use crate::policy::config::PolicyConfig;
@@ -101,9 +102,15 @@ impl Model {
     /// Reads the model that `config` names (`tokenizer`, `chat_template`), or takes the server's own, and checks it against the server.
     pub(super) async fn open(config: &PolicyConfig, http: &Arc<Http>, found: &Found) -> Result<Self, ModelError> {
         let server = Server::new(http, found);
-        let model = if config.tokenizer.is_some() { Self::read(config).await? } else { Self::served(config, server.clone()).await? };
+        let model =
+            if config.tokenizer.is_some() { Self::read(config).await? } else { Self::served(config, server.clone()).await? };
         check::agree(&model, &server).await?;
         Ok(model)
+    }
+
+    /// Checks the model against a further server.
+    pub(super) async fn agrees(&self, http: &Arc<Http>, found: &Found) -> Result<(), ModelError> {
+        check::agree(self, &Server::new(http, found)).await
     }
 
     /// Reads the model that `config` names, without a look at any server.
@@ -121,8 +128,8 @@ impl Model {
             let Some(source) = parts.template.take() else {
                 return Err(named(&"it has no chat template: name a file with one in chat_template"));
             };
-            let names = serde_json::to_vec(&parts.names).unwrap_or_default();
-            let template_hash = hash(&[source.as_bytes(), &names]);
+            let variables = serde_json::to_vec(&parts.names).unwrap_or_default();
+            let template_hash = hash(&[source.as_bytes(), &variables]);
             let template = Template::new(source, parts.names, parts.begins).map_err(|error| named(&error))?;
             let source = Source::Local { template, tokenizer };
             Ok(Self(Arc::new(Inner { source, tokenizer_hash: parts.tokenizer_hash, template_hash })))
@@ -135,8 +142,8 @@ impl Model {
             let what = if config.chat_template.is_some() { "chat_template" } else { "special_text = \"text\"" };
             return Err(ModelError::Unreadable(format!("{what} needs tokenizer, the model's folder or GGUF file")));
         }
-        let (served, tokenizer_hash, template_hash) = Served::open(server).await?;
-        Ok(Self(Arc::new(Inner { source: Source::Served(served), tokenizer_hash, template_hash })))
+        let (own, tokenizer_hash, template_hash) = Served::open(server).await?;
+        Ok(Self(Arc::new(Inner { source: Source::Served(own), tokenizer_hash, template_hash })))
     }
 
     /// A name for what ids mean (SHA-256 of what makes them, in hex).
@@ -164,12 +171,14 @@ impl Model {
         }
     }
 
-    /// Renders a conversation.
+    /// Renders a conversation, beside the runtime's threads. With what a prompt always begins with (a GGUF file's `add_bos_token`), whether the
+    /// template writes it or not.
     pub(super) async fn render(&self, conversation: &Conversation) -> Result<String, ModelError> {
         match (self.own_template().cloned(), &self.0.source) {
             (Some(template), _) => {
                 let prepared = template.prepare(conversation)?;
-                blocking(move || template.render(prepared)).await
+                let rendered = timeout(template::TIME * 2, blocking(move || template.render(prepared)));
+                rendered.await.unwrap_or_else(|_| Err(ModelError::Refused("it takes too long".to_owned())))
             }
             (None, Source::Served(served)) => served.render(conversation).await,
             (None, Source::Local { .. }) => Err(ModelError::Unreadable("there is no chat template".to_owned())),
@@ -178,7 +187,7 @@ impl Model {
 
     /// The ids of text that a template made (or a piece of it from a control token on). Adds nothing of its own.
     ///
-    /// With [`SpecialText::Text`], names of control tokens in `typed` pieces of it, which somebody wrote, stay text: see [`Model::guard`].
+    /// With [`SpecialText::Text`], names of control tokens that [`Model::guard`] has marked stay text, with the ids of plain text in their place.
     pub(super) async fn encode(&self, text: &str, special: SpecialText) -> Result<Vec<u32>, ModelError> {
         let tokenizer = match &self.0.source {
             Source::Local { tokenizer, .. } => tokenizer,

@@ -6,23 +6,13 @@ use serde_json::{Map, Value as Json};
 
 use super::ask::{Made, Server};
 use super::template::Template;
+use super::tokenizer::ENDS;
 use super::{Conversation, ModelError, check, hash};
 use crate::policy::config::PolicyKind;
 
-/// Names under which tokens end a reply.
-const ENDS: [&str; 8] = [
-    "<|im_end|>",
-    "<|endoftext|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end_of_text|>",
-    "<end_of_turn>",
-    "<|return|>",
-    "</s>",
-];
-
 /// Names of other control tokens.
-const OTHERS: [&str; 6] = ["<|im_start|>", "<|start_header_id|>", "<|end_header_id|>", "<|begin_of_text|>", "<start_of_turn>", "<s>"];
+const OTHERS: [&str; 6] =
+    ["<|im_start|>", "<|start_header_id|>", "<|end_header_id|>", "<|begin_of_text|>", "<start_of_turn>", "<s>"];
 
 /// Asks the server. llama.cpp tells its template, which is rendered here.
 pub(super) struct Served {
@@ -60,18 +50,18 @@ impl Served {
             }
             template = Some(Template::new(props.chat_template, names, begins)?);
         }
-        let mut served = Self { server, template, ends: HashSet::new(), control: HashSet::new() };
+        let mut own = Self { server, template, ends: HashSet::new(), control: HashSet::new() };
         for name in ends.iter().chain(&others).filter(|name| !name.is_empty()) {
             // A name that is no token is several.
-            if let [id] = served.encode(name).await?[..] {
-                served.control.insert(id);
+            if let [id] = own.encode(name).await?[..] {
+                own.control.insert(id);
                 if ends.contains(name) {
-                    served.ends.insert(id);
+                    own.ends.insert(id);
                 }
             }
         }
-        let (tokenizer_hash, template_hash) = served.hashes().await?;
-        Ok((served, tokenizer_hash, template_hash))
+        let (tokenizer_hash, template_hash) = own.hashes().await?;
+        Ok((own, tokenizer_hash, template_hash))
     }
 
     /// Of what the server makes of the probes: two servers that make the same are the same.
@@ -82,22 +72,20 @@ impl Served {
             tokens.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
             tokens.extend(u32::MAX.to_le_bytes());
         }
-        let template = match &self.template {
-            Some(template) => hash(&[template.source().as_bytes(), &serde_json::to_vec(template.names()).unwrap_or_default()]),
-            None => {
-                let mut texts = Vec::new();
-                for (_, conversation) in check::conversations() {
-                    match self.server.render(&conversation).await {
-                        Ok(Made::Ids(ids)) => texts.extend(ids.iter().flat_map(|id| id.to_le_bytes())),
-                        Ok(_) | Err(ModelError::Refused(_)) => {}
-                        Err(error) => return Err(error),
-                    }
-                    texts.extend(u32::MAX.to_le_bytes());
-                }
-                hash(&[&texts])
+        if let Some(template) = &self.template {
+            let names = serde_json::to_vec(template.names()).unwrap_or_default();
+            return Ok((hash(&[&tokens]), hash(&[template.source().as_bytes(), &names])));
+        }
+        let mut prompts = Vec::new();
+        for (_, conversation) in check::conversations() {
+            match self.server.render(&conversation).await {
+                Ok(Made::Ids(ids)) => prompts.extend(ids.iter().flat_map(|id| id.to_le_bytes())),
+                Ok(_) | Err(ModelError::Refused(_)) => {}
+                Err(error) => return Err(error),
             }
-        };
-        Ok((hash(&[&tokens]), template))
+            prompts.extend(u32::MAX.to_le_bytes());
+        }
+        Ok((hash(&[&tokens]), hash(&[&prompts])))
     }
 
     /// Renders at a server that tells no template: its ids, read as text.

@@ -20,7 +20,7 @@ const INSTRUCTIONS_EACH: u64 = 50_000;
 const LONGEST: usize = 128 << 20;
 
 /// How long a template may write.
-const TIME: Duration = Duration::from_secs(30);
+pub(super) const TIME: Duration = Duration::from_secs(30);
 
 /// What transformers writes behind a message that is to go on, to find its end again.
 const GOES_ON: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
@@ -56,7 +56,7 @@ impl Template {
             .map_err(|error| ModelError::Unreadable(format!("the chat template is none: {}", say(&error))))?;
         let form = match detect_chat_template_content_format(&source) {
             ChatTemplateContentFormat::OpenAI => ContentForm::Parts,
-            _ => ContentForm::Text,
+            ChatTemplateContentFormat::String => ContentForm::Text,
         };
         Ok(Self(Arc::new(Inner { environment, source, form, names, begins })))
     }

