@@ -45,7 +45,9 @@ fn vllm(model: Model, change: impl Fn(Vec<u32>) -> Vec<u32> + Send + Sync + 'sta
                 }
                 "/detokenize" => {
                     let ids: Vec<u32> = serde_json::from_value(ask["tokens"].clone()).unwrap();
-                    serde_json::json!({"prompt": model.decode(&ids).await.unwrap()}).to_string()
+                    // SGLang's is called otherwise, and leaves control tokens out unless it is asked not to.
+                    let field = if ask["skip_special_tokens"] == false { "text" } else { "prompt" };
+                    serde_json::json!({field: model.decode(&ids).await.unwrap()}).to_string()
                 }
                 _ => String::new(),
             }
@@ -89,9 +91,15 @@ async fn a_model_that_is_not_the_servers_is_refused_with_the_first_difference() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_servers_own_model_is_asked_for() {
+    own_model(PolicyKind::Vllm).await;
+    own_model(PolicyKind::Sglang).await;
+}
+
+async fn own_model(kind: PolicyKind) {
     let place = small(CHATML);
     let local = read(&place.path).await.unwrap();
     let stub = vllm(local.clone(), |ids| ids).await;
+    let at = |stub: &Stub, place: Option<&std::path::Path>| PolicyConfig { kind, ..at(stub, place) };
     let model = open(&at(&stub, None)).await.unwrap();
     let text = model.render(&hi()).await.unwrap();
     assert_eq!(text, local.render(&hi()).await.unwrap());

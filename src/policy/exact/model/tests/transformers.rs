@@ -133,15 +133,18 @@ async fn qwen3_ends_and_writes_as_it_should() {
 #[ignore = "needs scripts/setup tokenizers"]
 async fn a_tail_costs_little() {
     let model = Model::read(&config(&folder("qwen3"), SpecialText::Control)).await.unwrap();
-    let text = "fn main() { println!(\"Hello, {}\", 42); } // and some words in a comment\n".repeat(57);
-    let mut best = std::time::Duration::MAX;
+    // Real code and words; what is encoded for the second time comes in part from a cache, as it does in a conversation.
+    let source = include_str!("../tokenizer.rs");
+    let text = &source[..source.floor_char_boundary(4096)];
+    let mut took = Vec::new();
     for _ in 0..20 {
         let begun = std::time::Instant::now();
-        let ids = model.encode(&text, SpecialText::Control).await.unwrap();
+        let ids = model.encode(text, SpecialText::Control).await.unwrap();
         assert!(!ids.is_empty());
-        best = best.min(begun.elapsed());
+        took.push(begun.elapsed());
     }
-    println!("{} bytes are encoded in {best:?}", text.len());
+    let best = *took.iter().min().unwrap();
+    println!("{} bytes are encoded in {:?} at first, then in {best:?}", text.len(), took[0]);
     let bound = if cfg!(debug_assertions) { 100 } else { 1 };
     assert!(best < std::time::Duration::from_millis(bound), "{} bytes take {best:?}", text.len());
 }
