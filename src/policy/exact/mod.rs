@@ -58,6 +58,10 @@ impl Policy for Exact {
 
     fn recall(&self, _last: &WeightVersion) {}
 
+    fn splices(&self) -> bool {
+        true
+    }
+
     async fn ready(&self) -> Result<(), Failure> {
         self.unbuilt()
     }
