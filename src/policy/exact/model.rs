@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use llm_tokenizer::{Decoder as _, Encoder as _, TokenizerTrait as _};
 use serde_json::{Map, Value};
 
 use crate::call::SpecialText;
@@ -11,7 +12,7 @@ use crate::policy::probe::Found;
 
 /// Where a conversation's text and its ids come from. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Model {}
+pub(super) struct Model(Arc<llm_tokenizer::HuggingFaceTokenizer>);
 
 /// What a template is given.
 #[derive(Clone, Debug, Default)]
@@ -58,6 +59,12 @@ impl Model {
         Err(ModelError::Unreadable("not built yet".to_owned()))
     }
 
+    #[cfg(test)]
+    pub(super) fn in_folder(folder: &std::path::Path) -> Self {
+        let path = folder.join("tokenizer.json");
+        Self(Arc::new(llm_tokenizer::HuggingFaceTokenizer::from_file(path.to_str().unwrap()).unwrap()))
+    }
+
     /// A name for what ids mean (SHA-256 of what makes them, in hex).
     pub(super) fn tokenizer_hash(&self) -> &str {
         ""
@@ -65,6 +72,11 @@ impl Model {
 
     pub(super) fn template_hash(&self) -> &str {
         ""
+    }
+
+    /// What a text that is no conversation begins with.
+    pub(super) fn beginning(&self) -> &[u32] {
+        &[]
     }
 
     /// The template's source, by which parsers are chosen; empty if the server does not tell.
@@ -77,15 +89,23 @@ impl Model {
     }
 
     /// Renders a conversation.
-    pub(super) async fn render(&self, _conversation: &Conversation) -> Result<String, ModelError> {
-        Err(ModelError::Unreadable("not built yet".to_owned()))
+    pub(super) async fn render(&self, conversation: &Conversation) -> Result<String, ModelError> {
+        let kwargs = conversation.variables.clone().into_iter().collect();
+        let params = llm_tokenizer::chat_template::ChatTemplateParams {
+            add_generation_prompt: conversation.add_generation_prompt,
+            continue_final_message: conversation.continue_final_message,
+            tools: conversation.tools.as_deref(),
+            template_kwargs: Some(&kwargs),
+            ..Default::default()
+        };
+        self.0.apply_chat_template(&conversation.messages, params).map_err(|error| ModelError::Refused(error.to_string()))
     }
 
     /// The ids of text that a template made (or a piece of it from a control token on). Adds nothing of its own.
     ///
     /// With [`SpecialText::Text`], names of control tokens in `typed` pieces of it, which somebody wrote, stay text: see [`Model::guard`].
-    pub(super) async fn encode(&self, _text: &str, _special: SpecialText) -> Result<Vec<u32>, ModelError> {
-        Err(ModelError::Unreadable("not built yet".to_owned()))
+    pub(super) async fn encode(&self, text: &str, _special: SpecialText) -> Result<Vec<u32>, ModelError> {
+        Ok(self.0.encode(text, false).map_err(|error| ModelError::Unreadable(error.to_string()))?.token_ids().to_vec())
     }
 
     /// Marks control tokens' names in what somebody wrote, so that [`Model::encode`] with [`SpecialText::Text`] can tell them from
@@ -95,13 +115,13 @@ impl Model {
     }
 
     /// Whether a reply ends when this id is sampled (end of turn, end of text).
-    pub(super) fn ends(&self, _id: u32) -> bool {
-        false
+    pub(super) fn ends(&self, id: u32) -> bool {
+        ["<|im_end|>", "<|endoftext|>"].iter().any(|token| self.0.token_to_id(token) == Some(id))
     }
 
     /// Whether an id is a control token, which no text reads as.
-    pub(super) fn is_control(&self, _id: u32) -> bool {
-        false
+    pub(super) fn is_control(&self, id: u32) -> bool {
+        ["<|im_end|>", "<|im_start|>"].iter().any(|token| self.0.token_to_id(token) == Some(id))
     }
 
     /// Ids at and above this are none of the model's; `None` if that is not known.
@@ -111,18 +131,18 @@ impl Model {
 
     /// Reads sampled ids as text while they come; `None` where only the server can.
     pub(super) fn detokenizer(&self) -> Option<Detokenizer> {
-        None
+        Some(Detokenizer(self.0.incremental_decoder(false)?))
     }
 }
 
 /// Sampled ids to text, a piece at a time. Control tokens that end a reply are not text; others (`<tool_call>`, `<think>`) are, since parsers
 /// need them.
-pub(super) struct Detokenizer {}
+pub(super) struct Detokenizer(Box<dyn llm_tokenizer::traits::IncrementalDecoder>);
 
 impl Detokenizer {
     /// The text that is complete with this id; empty while a character is not.
-    pub(super) fn push(&mut self, _id: u32) -> String {
-        String::new()
+    pub(super) fn push(&mut self, id: u32) -> String {
+        self.0.step(id).unwrap_or_default()
     }
 
     /// What was held back: half a character reads as U+FFFD.

@@ -107,8 +107,9 @@ impl Transcript {
             kept.known.insert(state.said, true);
         }
         let along = |at: usize| {
-            let states = &walked.states[at];
-            states.iter().rev().find(|state| state.last == parent).or(states.last()).map_or(0, |state| state.said)
+            // That of the exchange which the prompt goes on from.
+            let state = walked.states[at].iter().max_by_key(|state| (state.last == parent, state.reply.1, state.last));
+            state.map_or(0, |state| state.said)
         };
         kept.keep(call_id, along(count), Said::of(&[reply]), parent, capture);
         if continues(call) {

@@ -376,3 +376,18 @@ fn a_prompt_that_is_not_what_it_says_is_kept_whole() {
     messages.push(turn("b", None, &[]));
     assert_eq!(transcript.find(&ask(&messages), "", "").earlier.unwrap().ids, [1, 7, 8, 9]);
 }
+
+#[test]
+fn a_message_that_says_nothing_is_part_of_the_reply_before_it() {
+    let mut talk = Talk::default();
+    let first = talk.say(&[user("1")], &turn("a", None, &[]));
+    let empty = Message::new(Role::Assistant);
+    let second = talk.say(&[user("1"), turn("a", None, &[]), empty.clone(), user("2")], &turn("b", None, &[]));
+    for messages in [
+        vec![user("1"), turn("a", None, &[]), user("2"), turn("b", None, &[])],
+        vec![user("1"), turn("a", None, &[]), empty, user("2"), turn("b", None, &[])],
+    ] {
+        assert_eq!(talk.after(&messages), (Some(second), None), "{messages:?}");
+        assert_eq!(talk.after(&messages[..2]), (Some(first), None));
+    }
+}
