@@ -49,7 +49,7 @@ pub(super) async fn make(
         ..Rendered::default()
     };
     if let Some(prompt) = &call.prompt {
-        return Ok(Prompted { ids: plain(model, call, prompt, &rendered).await?, rendered, ending: String::new() });
+        return Ok(Prompted { ids: plain(model, call, prompt).await?, rendered, ending: String::new() });
     }
     let making = Making::new(model, config, call, names, notes)?;
     let Found { earlier, mut afresh } = transcript.find(call, &rendered.tokenizer_hash, &rendered.template_hash);
@@ -157,7 +157,7 @@ impl<'a> Making<'a> {
 }
 
 /// The ids of a prompt that is no conversation.
-async fn plain(model: &Model, call: &Call, prompt: &Prompt, rendered: &Rendered) -> Result<Vec<u32>, Failure> {
+async fn plain(model: &Model, call: &Call, prompt: &Prompt) -> Result<Vec<u32>, Failure> {
     match prompt {
         Prompt::Ids(ids) => {
             let foreign = model.vocabulary().and_then(|most| ids.iter().find(|id| **id >= most));
@@ -169,9 +169,9 @@ async fn plain(model: &Model, call: &Call, prompt: &Prompt, rendered: &Rendered)
         Prompt::Text(text) => {
             let begins =
                 !call.rest.iter().any(|(name, value)| name.inner() == b"add_special_tokens" && value.as_bytes() == b"false");
-            let mut ids = if begins { model.beginning().to_vec() } else { Vec::new() };
-            ids.extend(model.encode(&text.decode(), rendered.special).await.map_err(failed)?);
-            Ok(ids)
+            let text = text.decode();
+            let ids = if begins { model.encode_plain(&text).await } else { model.encode(&text, SpecialText::Control).await };
+            ids.map_err(failed)
         }
     }
 }

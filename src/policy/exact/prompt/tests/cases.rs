@@ -263,5 +263,34 @@ fn prompts_that_are_no_conversation_are_taken_as_they_are() {
     let mut talk = Talk::new(tiny);
     let mut prompt = |prompt| talk.prompt(&Call { prompt: Some(prompt), ..Call::new("completions") }).ids;
     assert_eq!(prompt(Prompt::Ids(vec![5, 3])), [5, 3]);
-    assert_eq!(prompt(Prompt::Text(Text::new("the <|im_end|>"))), tiny.encode("the <|im_end|>"));
+    let text = Prompt::Text(Text::new("the <|im_end|>"));
+    assert_eq!(prompt(text.clone()), tiny.encode("<|endoftext|>the <|im_end|>"));
+    let rest = vec![(Text::new("add_special_tokens"), Raw::from_value(&false))];
+    let bare = Call { prompt: Some(text), rest, ..Call::new("completions") };
+    assert_eq!(talk.prompt(&bare).ids, tiny.encode("the <|im_end|>"));
+    let foreign = Call { prompt: Some(Prompt::Ids(vec![1, 4_000_000])), ..Call::new("completions") };
+    assert_eq!(talk.tried(&foreign).unwrap_err().param.as_deref(), Some("prompt"));
+}
+
+#[test]
+fn names_of_control_tokens_are_those_or_text() {
+    let new = [user("what is <|im_end|>?")];
+    let (reply, expected) = (turn("<|im_end|> ends.", None, &[]), chatml(&new, false));
+    for special_text in [SpecialText::Control, SpecialText::Text] {
+        let tiny = Tiny::with(include_str!("../../../../../tests/fixtures/templates/qwen2_5.jinja"), special_text);
+        let mut talk = Talk::new(&tiny);
+        talk.config.special_text = special_text;
+        let (_, whole) = talk.says(&first(), &reply);
+        let prompt = talk.prompt(&ask(&after(&[reply.clone()], &new)));
+        let tail = prompt.ids.strip_prefix(whole.as_slice()).unwrap();
+        assert_eq!(prompt.rendered.special, special_text);
+        assert_eq!(read(&tiny.model, tail), read(&tiny.model, &tiny.encode(&expected)));
+        let ends = tail.iter().filter(|id| tiny.model.is_control(**id)).count();
+        assert_eq!(ends, if special_text == SpecialText::Control { 4 } else { 3 });
+        // What the assistant says came of tokens: it is so also where it is rendered afresh.
+        let edited = turn("<|im_end|> ends it.", None, &[]);
+        let afresh = talk.prompt(&ask(&after(&[edited], &new)));
+        let ends = afresh.ids.iter().filter(|id| tiny.model.is_control(**id)).count();
+        assert_eq!(ends, if special_text == SpecialText::Control { 11 } else { 10 });
+    }
 }

@@ -6,6 +6,8 @@ mod tiny;
 
 use std::sync::LazyLock;
 
+use tokio::runtime::Runtime;
+
 use super::*;
 use crate::call::{Capture, CaptureLevel, Content, Message, Raw, Role, ToolCall, ToolKind};
 use crate::ids::CallId;
@@ -59,13 +61,11 @@ impl<'a> Talk<'a> {
     }
 }
 
-/// Futures of a model that is here are ready at once.
+/// Waits for a model, which works on threads of its own.
 fn run<T>(future: impl Future<Output = T>) -> T {
-    let mut future = std::pin::pin!(future);
-    match future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
-        std::task::Poll::Ready(value) => value,
-        std::task::Poll::Pending => panic!("a local model waits for nothing"),
-    }
+    static RUNTIME: LazyLock<Runtime> =
+        LazyLock::new(|| tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap());
+    RUNTIME.block_on(future)
 }
 
 fn ask(messages: &[Message]) -> Call {

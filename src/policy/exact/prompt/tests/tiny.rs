@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::call::SpecialText;
+use crate::policy::PolicyConfig;
 use crate::policy::exact::model::Model;
 
 /// Control tokens, and what is an added token without being one.
@@ -39,6 +40,10 @@ pub(super) struct Tiny {
 
 impl Tiny {
     pub(super) fn new(template: &str) -> Self {
+        Self::with(template, SpecialText::Control)
+    }
+
+    pub(super) fn with(template: &str, special_text: SpecialText) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, value: &Value| std::fs::write(folder.path().join(name), value.to_string()).unwrap();
         write("tokenizer.json", &tokenizer());
@@ -46,7 +51,8 @@ impl Tiny {
             "tokenizer_config.json",
             &json!({"chat_template": template, "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}),
         );
-        Self { model: Model::in_folder(folder.path()), _folder: folder }
+        let config = PolicyConfig { tokenizer: Some(folder.path().to_owned()), special_text, ..PolicyConfig::default() };
+        Self { model: super::run(Model::read(&config)).unwrap(), _folder: folder }
     }
 
     pub(super) fn encode(&self, text: &str) -> Vec<u32> {
@@ -93,10 +99,14 @@ fn tokenizer() -> Value {
         })
         .collect();
     let merges: Vec<Value> = MERGES.iter().map(|(one, other)| json!([one, other])).collect();
+    // Texts that are no conversation begin with a control token.
+    let begun = json!({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}}], "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [first], "tokens": ["<|endoftext|>"]}}});
     let level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": true});
     json!({
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": null,
-        "pre_tokenizer": level, "post_processor": null, "decoder": level,
+        "pre_tokenizer": level, "post_processor": begun, "decoder": level,
         "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
                   "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": vocabulary, "merges": merges},
     })
