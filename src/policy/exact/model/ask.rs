@@ -125,7 +125,7 @@ impl Server {
     }
 
     pub(super) async fn props(&self) -> Result<Props, ModelError> {
-        let unreachable = |why: String| ModelError::Unreachable(format!("{}/props: {why}", self.http.base));
+        let unreachable = |why: String| ModelError::Unreachable(format!("{}/props: {why}", self.http.base()));
         match self.http.get("/props").await {
             Ok((200, body)) => serde_json::from_slice(&body).map_err(|error| unreachable(error.to_string())),
             Ok((status, _)) => Err(unreachable(format!("status {status}"))),
@@ -188,7 +188,7 @@ impl Server {
     }
 
     async fn ask<T: for<'a> Deserialize<'a>>(&self, path: &str, question: Json) -> Result<T, ModelError> {
-        let place = format!("{}{path}", self.http.base);
+        let place = format!("{}{path}", self.http.base());
         let body = Bytes::from(question.to_string());
         let (status, answer) =
             self.http.ask(path, body).await.map_err(|error| ModelError::Unreachable(format!("{place}: {error}")))?;

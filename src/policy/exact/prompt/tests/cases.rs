@@ -275,8 +275,9 @@ fn prompts_that_are_no_conversation_are_taken_as_they_are() {
 #[test]
 fn names_of_control_tokens_are_those_or_text() {
     let new = [user("what is <|im_end|>?")];
-    let (reply, expected) = (turn("<|im_end|> ends.", None, &[]), chatml(&new, false));
-    for special_text in [SpecialText::Control, SpecialText::Text] {
+    let reply = turn("<|im_end|> ends.", None, &[]);
+    // Read as a reply's ids are, without what ends one.
+    for (special_text, typed) in [(SpecialText::Control, ""), (SpecialText::Text, "<|im_end|>")] {
         let tiny = Tiny::with(include_str!("../../../../../tests/fixtures/templates/qwen2_5.jinja"), special_text);
         let mut talk = Talk::new(&tiny);
         talk.config.special_text = special_text;
@@ -284,7 +285,7 @@ fn names_of_control_tokens_are_those_or_text() {
         let prompt = talk.prompt(&ask(&after(&[reply.clone()], &new)));
         let tail = prompt.ids.strip_prefix(whole.as_slice()).unwrap();
         assert_eq!(prompt.rendered.special, special_text);
-        assert_eq!(read(&tiny.model, tail), read(&tiny.model, &tiny.encode(&expected)));
+        assert_eq!(read(&tiny.model, tail), format!("\n<|im_start|>user\nwhat is {typed}?\n<|im_start|>assistant\n"));
         let ends = tail.iter().filter(|id| tiny.model.is_control(**id)).count();
         assert_eq!(ends, if special_text == SpecialText::Control { 4 } else { 3 });
         // What the assistant says came of tokens: it is so also where it is rendered afresh.
