@@ -84,7 +84,7 @@ impl Detokenizer {
 
     /// The text that is complete with this id; empty while a character is not.
     pub(in crate::policy::exact) fn push(&mut self, id: u32) -> String {
-        if self.tokenizer.ends(id) {
+        if self.tokenizer.ends(id) || !self.tokenizer.knows(id) {
             return String::new();
         }
         let tokenizer = Arc::clone(&self.tokenizer);

@@ -101,8 +101,7 @@ impl Model {
     /// Reads the model that `config` names (`tokenizer`, `chat_template`), or takes the server's own, and checks it against the server.
     pub(super) async fn open(config: &PolicyConfig, http: &Arc<Http>, found: &Found) -> Result<Self, ModelError> {
         let server = Server::new(http, found);
-        let model =
-            if config.tokenizer.is_some() { Self::read(config).await? } else { Self::served(config, server.clone()).await? };
+        let model = if config.tokenizer.is_some() { Self::read(config).await? } else { Self::served(config, server.clone()).await? };
         check::agree(&model, &server).await?;
         Ok(model)
     }
@@ -115,17 +114,16 @@ impl Model {
             let Some(place) = config.tokenizer.clone() else {
                 return Err(ModelError::Unreadable("no tokenizer is named".to_owned()));
             };
+            let named = |why: &dyn std::fmt::Display| ModelError::Unreadable(format!("{}: {why}", place.display()));
             let mut parts = Parts::read(&config, &place)?;
+            let tokenizer = Tokenizer::new(&parts, config.special_text == SpecialText::Text).map_err(|error| named(&error))?;
+            let tokenizer = Arc::new(tokenizer);
             let Some(source) = parts.template.take() else {
-                let place = place.display();
-                return Err(ModelError::Unreadable(format!(
-                    "{place} has no chat template: name a file with one in chat_template"
-                )));
+                return Err(named(&"it has no chat template: name a file with one in chat_template"));
             };
-            let tokenizer = Arc::new(Tokenizer::new(&parts, config.special_text == SpecialText::Text)?);
             let names = serde_json::to_vec(&parts.names).unwrap_or_default();
             let template_hash = hash(&[source.as_bytes(), &names]);
-            let template = Template::new(source, parts.names, parts.begins)?;
+            let template = Template::new(source, parts.names, parts.begins).map_err(|error| named(&error))?;
             let source = Source::Local { template, tokenizer };
             Ok(Self(Arc::new(Inner { source, tokenizer_hash: parts.tokenizer_hash, template_hash })))
         })

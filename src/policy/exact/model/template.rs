@@ -118,7 +118,7 @@ impl Template {
         environment.set_fuel(Some(prepared.fuel));
         let mut sheet = Sheet { text: Vec::new(), until: Instant::now() + TIME, full: None };
         let template = environment.get_template("chat").map_err(|error| ModelError::Refused(say(&error)))?;
-        let rendered = template.render_to_write(prepared.variables, &mut sheet).map(|_| ());
+        let rendered = template.render_captured_to(prepared.variables, &mut sheet).map(|_| ());
         if let Some(why) = sheet.full {
             return Err(ModelError::Refused(why.to_owned()));
         }

@@ -39,6 +39,8 @@ pub(super) struct Tokenizer {
     ends: HashSet<u32>,
     /// `<0x00>` to `<0xFF>`, where the tokenizer has such.
     bytes: HashSet<u32>,
+    /// The ids that are tokens: there may be gaps between them.
+    known: Vec<bool>,
     vocabulary: u32,
 }
 
@@ -65,12 +67,17 @@ impl Tokenizer {
             let token = AddedToken::from(name.clone(), *special).normalized(!special);
             tokenizer.add_tokens([token]).map_err(|error| unreadable(error.to_string()))?;
             if let Some(other) = tokenizer.token_to_id(name).filter(|other| other != id) {
-                return Err(unreadable(format!(
-                    "tokenizer_config.json says that {name:?} is {id}, tokenizer.json makes it {other}"
-                )));
+                return Err(unreadable(format!("tokenizer_config.json says that {name:?} is {id}, tokenizer.json makes it {other}")));
             }
         }
-        let ids = tokenizer.get_vocab(true).into_values().max().map_or(0, |id| id + 1);
+        let mut known = Vec::new();
+        for id in tokenizer.get_vocab(true).into_values() {
+            if id as usize >= known.len() {
+                known.resize(id as usize + 1, false);
+            }
+            known[id as usize] = true;
+        }
+        let ids = u32::try_from(known.len()).map_err(|_| unreadable("it has too many tokens".to_owned()))?;
         let mut controls: Vec<Control> = Vec::new();
         for (id, token) in tokenizer.get_added_tokens_decoder() {
             if token.special {
@@ -93,7 +100,7 @@ impl Tokenizer {
         });
         let vocabulary = parts.vocabulary.unwrap_or(0).max(ids);
         let fast = HuggingFaceTokenizer::from_tokenizer(tokenizer);
-        let tokenizer = Self { fast, plain, controls, decoding, control, ends, bytes, vocabulary };
+        let tokenizer = Self { fast, plain, controls, decoding, control, ends, bytes, known, vocabulary };
         tokenizer.check_pieces()?;
         Ok(tokenizer)
     }
@@ -183,8 +190,7 @@ impl Tokenizer {
             self.encode_plain(if control.rstrip { text.trim_start() } else { text }, &mut pieces)?;
             if whole != pieces {
                 return Err(ModelError::Unreadable(
-                    "this tokenizer reads text behind a control token differently than alone: use special_text = \"control\""
-                        .to_owned(),
+                    "this tokenizer reads text behind a control token differently than alone: use special_text = \"control\"".to_owned(),
                 ));
             }
         }
@@ -205,6 +211,10 @@ impl Tokenizer {
 
     pub(super) fn is_control(&self, id: u32) -> bool {
         self.control.contains(&id)
+    }
+
+    pub(super) fn knows(&self, id: u32) -> bool {
+        self.known.get(id as usize).copied().unwrap_or(false)
     }
 
     pub(super) fn is_byte(&self, id: u32) -> bool {
