@@ -43,7 +43,11 @@ use secrecy::SecretString;
 
 use crate::call::{Call, Capture, Event, Failure, FailureKind, Rendered, Reply, Sampling, WeightVersion};
 
-pub use transcript::{Exchange, Transcript};
+pub use transcript::{Earlier, Exchange, Found, Transcript};
+
+#[cfg(feature = "exact")]
+#[doc(hidden)]
+pub use exact::Prompts;
 
 pub use gate::PauseMode;
 

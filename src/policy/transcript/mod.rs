@@ -78,12 +78,11 @@ struct Sampled {
     said: Said,
     /// The state after the reply.
     end: u64,
-    /// The exchange whose whole sequence this one's begins with.
-    parent: Option<usize>,
-    /// The ids after the parent's.
+    /// The exchange whose sequence this one's begins like: the one that it goes on from, else the one noted before it.
+    base: Option<usize>,
+    /// How many ids are that one's, and those that follow.
+    shared: usize,
     tail: Vec<u32>,
-    /// How many ids there are in all.
-    length: usize,
 }
 
 impl Transcript {
@@ -100,7 +99,7 @@ impl Transcript {
         if kept.by_call.contains_key(&call_id) {
             return;
         }
-        let parent = rendered.after.and_then(|after| kept.by_call.get(&after).copied());
+        let after = rendered.after.and_then(|after| kept.by_call.get(&after).copied());
         let walked = kept.walk(hash(&setting), &call.messages, &keys);
         let count = call.messages.len();
         for state in walked.states[..count].iter().flatten() {
@@ -108,10 +107,10 @@ impl Transcript {
         }
         let along = |at: usize| {
             // That of the exchange which the prompt goes on from.
-            let state = walked.states[at].iter().max_by_key(|state| (state.last == parent, state.reply.1, state.last));
+            let state = walked.states[at].iter().max_by_key(|state| (state.last == after, state.reply.1, state.last));
             state.map_or(0, |state| state.said)
         };
-        kept.keep(call_id, along(count), Said::of(&[reply]), parent, capture);
+        kept.keep(call_id, along(count), Said::of(&[reply]), after, capture);
         if continues(call) {
             // The client began the reply itself, and may send both as one.
             let begun = count - call.messages.iter().rev().take_while(|message| message.role == Role::Assistant).count();
@@ -150,52 +149,40 @@ impl Transcript {
 }
 
 impl Kept {
-    fn keep(&mut self, call_id: CallId, state: u64, said: Said, parent: Option<usize>, capture: &Capture) {
-        let start = parent.map_or(0, |parent| self.exchanges[parent].length);
-        // A prompt that does not begin with what it says it goes on from is kept whole.
-        let parent = parent.filter(|parent| self.begins(&capture.prompt_ids, *parent));
-        let start = if parent.is_some() { start } else { 0 };
-        let tail = [&capture.prompt_ids[start..], &capture.completion_ids].concat();
-        let end = hash(&(state, &said));
-        self.known.entry(state).or_default();
-        self.known.entry(end).or_default();
-        let at = self.exchanges.len();
-        self.by_call.insert(call_id, at);
-        self.replies.entry(state).or_default().push(at);
-        let length = capture.prompt_ids.len() + capture.completion_ids.len();
-        self.exchanges.push(Sampled { call_id, said, end, parent, tail, length });
+    fn keep(&mut self, call_id: CallId, state: u64, said: Said, after: Option<usize>, capture: &Capture) {
+        let base = after.or(self.exchanges.len().checked_sub(1));
+        let shared = base.map_or(0, |base| {
+            let ids = self.whole(base);
+            ids.iter().zip(&capture.prompt_ids).take_while(|(one, other)| one == other).count()
+        });
+        let tail = [&capture.prompt_ids[shared..], &capture.completion_ids].concat();
+        self.by_call.insert(call_id, self.exchanges.len());
+        self.reply(state, Sampled { call_id, end: hash(&(state, &said)), said, base, shared, tail });
     }
 
     /// Keeps another way to find an exchange.
     fn also(&mut self, call_id: CallId, state: u64, said: Said) {
-        let Some(of) = self.by_call.get(&call_id).copied() else { return };
-        let end = hash(&(state, &said));
+        let base = self.by_call.get(&call_id).copied();
+        self.reply(state, Sampled { call_id, end: hash(&(state, &said)), said, base, shared: usize::MAX, tail: Vec::new() });
+    }
+
+    fn reply(&mut self, state: u64, sampled: Sampled) {
         self.known.entry(state).or_default();
-        self.known.entry(end).or_default();
-        let length = self.exchanges[of].length;
-        let at = self.exchanges.len();
-        self.replies.entry(state).or_default().push(at);
-        self.exchanges.push(Sampled { call_id, said, end, parent: Some(of), tail: Vec::new(), length });
+        self.known.entry(sampled.end).or_default();
+        self.replies.entry(state).or_default().push(self.exchanges.len());
+        self.exchanges.push(sampled);
     }
 
-    /// The ids of an exchange, with room for as many again as a turn has.
+    /// The ids of an exchange.
     fn whole(&self, at: usize) -> Vec<u32> {
-        let mut ids = Vec::with_capacity(self.exchanges[at].length + 4096);
-        self.line(at).into_iter().rev().for_each(|at| ids.extend_from_slice(&self.exchanges[at].tail));
-        ids
-    }
-
-    fn begins(&self, ids: &[u32], at: usize) -> bool {
-        let mut rest = Some(ids);
-        for at in self.line(at).into_iter().rev() {
-            rest = rest.and_then(|rest| rest.strip_prefix(self.exchanges[at].tail.as_slice()));
+        let line: Vec<&Sampled> =
+            std::iter::successors(self.exchanges.get(at), |sampled| self.exchanges.get(sampled.base?)).collect();
+        let mut ids = Vec::new();
+        for sampled in line.into_iter().rev() {
+            ids.truncate(sampled.shared);
+            ids.extend_from_slice(&sampled.tail);
         }
-        rest.is_some()
-    }
-
-    /// An exchange and those that it goes on from, back to the first.
-    fn line(&self, at: usize) -> Vec<usize> {
-        std::iter::successors(Some(at), |at| self.exchanges[*at].parent).collect()
+        ids
     }
 }
 

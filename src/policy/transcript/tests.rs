@@ -360,6 +360,29 @@ fn what_can_t_be_gone_on_from_is_not_kept() {
 }
 
 #[test]
+fn what_is_kept_grows_with_what_is_new() {
+    // Whether each turn goes on from the last, repeats it, or is rendered afresh since a message moves, as OpenClaw's context does.
+    let mut talk = Talk { next: 1_000, ..Talk::default() };
+    let mut messages = vec![user("1")];
+    for at in 0..50 {
+        let moving = [&messages[..], &[user(&format!("moving {at}"))]].concat();
+        let said = turn(&format!("a{at}"), None, &[]);
+        for _ in 0..2 {
+            let rendered = Some(Rendered { after: None, ..Rendered::default() });
+            let prompt_ids = (0..1_000 + at).chain([talk.fresh()]).collect();
+            let completion_ids = vec![talk.fresh()];
+            let capture = Capture { level: CaptureLevel::Full, prompt_ids, completion_ids, rendered, ..Capture::default() };
+            talk.transcript.note(Exchange { call_id: CallId::generate(), call: &ask(&moving), reply: &said, capture: &capture });
+        }
+        messages.extend([said, user("so?")]);
+    }
+    let kept = talk.transcript.lock();
+    let ids: usize = kept.exchanges.iter().map(|sampled| sampled.tail.len()).sum();
+    assert!(ids < 1_400, "{ids}");
+    assert_eq!(kept.whole(99), (0..1_049).chain([talk.next - 1, talk.next]).collect::<Vec<_>>());
+}
+
+#[test]
 fn a_prompt_that_is_not_what_it_says_is_kept_whole() {
     let transcript = Transcript::default();
     let note = |messages: &[Message], reply: &Message, prompt_ids: Vec<u32>, after| {
