@@ -148,14 +148,14 @@ mod tests {
         broken.end.status = CallStatus::Cancelled;
         let mut other = told(rollout, process, &asked, &done, 4, None);
         other.end.capture.rendered = None;
-        let mut writes = vec![Write::NewRollout(Box::new(new))];
+        let mut batch = vec![Write::NewRollout(Box::new(new))];
         // In the order of their ends, whatever order they were begun in.
         let second_id = second.start.id;
         for told in [second, first, broken, other] {
-            writes.extend([Write::CallStart(told.start), Write::CallEnd(Box::new(told.end))]);
+            batch.extend([Write::CallStart(told.start), Write::CallEnd(Box::new(told.end))]);
         }
         let mut writer = store.writer().unwrap();
-        assert!(writer.apply(&writes).iter().all(Result::is_ok));
+        assert!(writer.apply(&batch).iter().all(Result::is_ok));
 
         let transcript = read(store.as_ref(), rollout).await.unwrap();
         let body = json!({"model": "m", "messages": [user, calling, result, done, {"role": "user", "content": "more"}]});

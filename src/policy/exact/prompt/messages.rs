@@ -59,7 +59,7 @@ impl<'a> Writer<'a> {
             let plain = text.decode();
             if typed { self.guard(&plain).into_owned() } else { plain.into_owned() }
         };
-        self.write(at, message, &take, &|call| self.arguments(call))
+        self.write(at, message, &take, &arguments)
     }
 
     /// A message that a template needs only to be there: what is long in it is cut.
@@ -77,7 +77,7 @@ impl<'a> Writer<'a> {
         let role = if message.role == Role::Developer { Role::System } else { message.role };
         let mut fields = Map::new();
         fields.insert("role".to_owned(), role.name().into());
-        fields.insert("content".to_owned(), self.content(at, &message.content, take)?);
+        fields.insert("content".to_owned(), self.content(at, message, take)?);
         if let Some(reasoning) = &message.reasoning {
             let reasoning = take(reasoning);
             fields.insert("reasoning".to_owned(), reasoning.clone().into());
@@ -102,9 +102,9 @@ impl<'a> Writer<'a> {
         Ok(Value::Object(fields))
     }
 
-    fn content(&self, at: usize, content: &Content, take: &dyn Fn(&Text) -> String) -> Result<Value, Failure> {
+    fn content(&self, at: usize, message: &Message, take: &dyn Fn(&Text) -> String) -> Result<Value, Failure> {
         let mut texts = Vec::new();
-        match content {
+        match &message.content {
             Content::Absent | Content::Null => {}
             Content::Text(text) => texts.push(take(text)),
             Content::Parts(parts) => {
@@ -117,22 +117,12 @@ impl<'a> Writer<'a> {
             }
         }
         Ok(match self.model.content_form() {
-            ContentForm::Text => texts.join("\n").into(),
-            ContentForm::Parts => texts.into_iter().map(|text| json!({ "type": "text", "text": text })).collect(),
+            ContentForm::Parts if message.role != Role::Tool => {
+                texts.into_iter().map(|text| json!({ "type": "text", "text": text })).collect()
+            }
+            // Tools' results are strings to all templates.
+            ContentForm::Parts | ContentForm::Text => texts.join("\n").into(),
         })
-    }
-
-    /// The object that a call's arguments are; what is none stays a string.
-    fn arguments(&self, call: &ToolCall) -> Value {
-        let given = call.arguments.decode();
-        match call.kind {
-            ToolKind::Custom => json!({ ToolKind::CUSTOM_FIELD: given }),
-            ToolKind::Function if given.trim().is_empty() => json!({}),
-            ToolKind::Function => match serde_json::from_str(&given) {
-                Ok(object @ Value::Object(_)) => object,
-                _ => given.into(),
-            },
-        }
     }
 
     fn guard<'t>(&self, text: &'t str) -> Cow<'t, str> {
@@ -152,6 +142,19 @@ impl<'a> Writer<'a> {
             Value::Object(fields) => fields.values_mut().for_each(|value| self.guard_all(value)),
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
+    }
+}
+
+/// The object that a call's arguments are; what is none stays a string.
+fn arguments(call: &ToolCall) -> Value {
+    let given = call.arguments.decode();
+    match call.kind {
+        ToolKind::Custom => json!({ ToolKind::CUSTOM_FIELD: given }),
+        ToolKind::Function if given.trim().is_empty() => json!({}),
+        ToolKind::Function => match serde_json::from_str(&given) {
+            Ok(object @ Value::Object(_)) => object,
+            _ => given.into(),
+        },
     }
 }
 

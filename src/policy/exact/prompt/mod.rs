@@ -65,7 +65,7 @@ pub(super) async fn make(
     }
     rendered.afresh = afresh;
     let text = making.render(making.conversation()?).await?;
-    let ids = model.encode(&text, rendered.special).await.map_err(failed)?;
+    let ids = model.encode(&text, rendered.special).await.map_err(|error| failed(&error))?;
     Ok(Prompted { ids, rendered, ending: ending(&text) })
 }
 
@@ -106,7 +106,7 @@ impl<'a> Making<'a> {
     }
 
     async fn render(&self, conversation: Conversation) -> Result<String, Failure> {
-        self.model.render(&conversation).await.map_err(failed)
+        self.model.render(&conversation).await.map_err(|error| failed(&error))
     }
 
     /// The prompt that goes on from an earlier sequence, or why there is none, for people.
@@ -134,7 +134,7 @@ impl<'a> Making<'a> {
     async fn unchanged(&self, earlier: &[u32], tail: &str) -> Result<bool, Failure> {
         let text = self.render(self.conversation()?).await?;
         let Some(head) = text.strip_suffix(tail) else { return Ok(false) };
-        let shown = self.model.encode(head, self.special).await.map_err(failed)?;
+        let shown = self.model.encode(head, self.special).await.map_err(|error| failed(&error))?;
         let same = earlier.iter().zip(&shown).take_while(|(one, other)| one == other).count();
         // Other ids may read as the same text, which is all that a template sees.
         Ok(match (self.read(&earlier[same..]), self.read(&shown[same..])) {
@@ -171,7 +171,7 @@ async fn plain(model: &Model, call: &Call, prompt: &Prompt) -> Result<Vec<u32>, 
                 !call.rest.iter().any(|(name, value)| name.inner() == b"add_special_tokens" && value.as_bytes() == b"false");
             let text = text.decode();
             let ids = if begins { model.encode_plain(&text).await } else { model.encode(&text, SpecialText::Control).await };
-            ids.map_err(failed)
+            ids.map_err(|error| failed(&error))
         }
     }
 }
@@ -181,7 +181,7 @@ fn ending(text: &str) -> String {
     text[text.floor_char_boundary(text.len().saturating_sub(ENDING))..].to_owned()
 }
 
-fn failed(error: ModelError) -> Failure {
+fn failed(error: &ModelError) -> Failure {
     match error {
         ModelError::Refused(_) => Failure::invalid("messages", error.to_string()),
         ModelError::Unreadable(_) | ModelError::Mismatch(_) | ModelError::Unreachable(_) => {

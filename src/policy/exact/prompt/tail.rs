@@ -34,9 +34,9 @@ pub(super) enum Form {
 pub(super) async fn after(making: &Making<'_>, reply: (usize, usize)) -> Result<Option<Tail>, Failure> {
     for form in [Form::Abridged, Form::Whole, Form::WithCalls] {
         let Some(text) = after_mark(making, reply, form).await? else { continue };
-        let ids = making.model.encode(&text, making.special).await.map_err(failed)?;
+        let ids = making.model.encode(&text, making.special).await.map_err(|error| failed(&error))?;
         let tail = Tail { text, ids };
-        return Ok(if form == Form::WithCalls { tail.from_end(making.model) } else { Some(tail) });
+        return Ok(if form == Form::WithCalls { tail.since_end(making.model) } else { Some(tail) });
     }
     Ok(None)
 }
@@ -47,7 +47,7 @@ pub(super) async fn after_mark(making: &Making<'_>, reply: (usize, usize), form:
         let text = match making.model.render(&marked(making, reply, form, mark)?).await {
             Ok(text) => text,
             Err(ModelError::Refused(_)) => return Ok(None),
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(failed(&error)),
         };
         let mut pieces = text.split(mark);
         match (pieces.next(), pieces.next(), pieces.next()) {
@@ -71,7 +71,7 @@ impl Tail {
     }
 
     /// This tail from the turn's end on.
-    fn from_end(mut self, model: &Model) -> Option<Self> {
+    fn since_end(mut self, model: &Model) -> Option<Self> {
         let at = self.ids.iter().position(|id| model.ends(*id))?;
         self.ids.drain(..at);
         Some(self)

@@ -59,7 +59,7 @@ fn a_reply_ends_as_it_was_sampled() {
     ] {
         let mut talk = Talk::new(tiny);
         let (_, whole) = talk.say(&ask(&first()), &reply, [&said[..], &last].concat());
-        let prompt = talk.prompt(&ask(&after(&[reply.clone()], &[user("more")])));
+        let prompt = talk.prompt(&ask(&after(std::slice::from_ref(&reply), &[user("more")])));
         assert_eq!(prompt.ids, [whole, closing, next.clone()].concat(), "{last:?}");
     }
 }
@@ -97,7 +97,7 @@ fn after_an_edit_what_stood_before_it_stays() {
 fn history_is_kept_or_as_the_template_has_it() {
     let tiny = &*QWEN3;
     let reply = turn("four", Some("two and two"), &[]);
-    let messages = after(&[reply.clone()], &[user("sure?")]);
+    let messages = after(std::slice::from_ref(&reply), &[user("sure?")]);
     let mut talk = Talk::new(tiny);
     let (_, whole) = talk.says(&first(), &reply);
     assert!(talk.prompt(&ask(&messages)).ids.starts_with(&whole));
@@ -249,6 +249,28 @@ fn messages_are_what_vllm_makes_of_them() {
 }
 
 #[test]
+fn a_template_that_takes_parts_gets_parts() {
+    let tiny = Tiny::new(concat!(
+        "{%- for m in messages %}{{- '<|im_start|>' + m.role }}{%- if m.content is string %}{{- '=' + m.content }}{%- else %}",
+        "{%- for part in m.content %}{%- if part.type == 'text' %}{{- '[' + part.text + ']' }}{%- endif %}{%- endfor %}{%- endif %}",
+        "{{- '<|im_end|>' }}{%- endfor %}{{- '<|im_start|>assistant' if add_generation_prompt }}"
+    ));
+    let mut talk = Talk::new(&tiny);
+    let parts = |role| {
+        let parts = ["a", "b"].map(|text| Part::Text(Text::new(text)));
+        Message { content: Content::Parts(parts.to_vec()), ..Message::new(role) }
+    };
+    let asked = [user("1"), parts(Role::User)];
+    let (_, whole) = talk.says(&asked, &turn("c", None, &[("f", "{}")]));
+    let prompt = tiny.encode("<|im_start|>user[1]<|im_end|><|im_start|>user[a][b]<|im_end|><|im_start|>assistant");
+    assert!(whole.starts_with(&prompt));
+    let next = [&asked[..], &[turn("c", None, &[("f", "{}")]), parts(Role::Tool), user("2")]].concat();
+    // The mark is a part, and stands in brackets: what closes them is not of the reply, which ended by its token.
+    let tail = tiny.encode("<|im_start|>tool=a\nb<|im_end|><|im_start|>user[2]<|im_end|><|im_start|>assistant");
+    assert_eq!(talk.prompt(&ask(&next)).ids, [whole, tail].concat());
+}
+
+#[test]
 fn an_image_is_refused_by_its_place() {
     let image = Content::Parts(vec![Part::Text(Text::new("see")), Part::Image(Text::new("data:image/png;base64,YQ"))]);
     let call = ask(&[user("a"), Message { content: image, ..Message::new(Role::User) }]);
@@ -282,7 +304,7 @@ fn names_of_control_tokens_are_those_or_text() {
         let mut talk = Talk::new(&tiny);
         talk.config.special_text = special_text;
         let (_, whole) = talk.says(&first(), &reply);
-        let prompt = talk.prompt(&ask(&after(&[reply.clone()], &new)));
+        let prompt = talk.prompt(&ask(&after(std::slice::from_ref(&reply), &new)));
         let tail = prompt.ids.strip_prefix(whole.as_slice()).unwrap();
         assert_eq!(prompt.rendered.special, special_text);
         assert_eq!(read(&tiny.model, tail), format!("\n<|im_start|>user\nwhat is {typed}?\n<|im_start|>assistant\n"));

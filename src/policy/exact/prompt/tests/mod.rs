@@ -4,6 +4,7 @@ mod cases;
 mod properties;
 mod tiny;
 
+use std::fmt::Write;
 use std::sync::LazyLock;
 
 use tokio::runtime::Runtime;
@@ -99,14 +100,14 @@ fn turn(said: &str, reasoning: Option<&str>, calls: &[(&str, &str)]) -> Message 
 fn sampled(reply: &Message) -> String {
     let mut out = String::new();
     if let Some(reasoning) = &reply.reasoning {
-        out.push_str(&format!("<think>\n{}\n</think>\n\n", reasoning.decode()));
+        write!(out, "<think>\n{}\n</think>\n\n", reasoning.decode()).unwrap();
     }
     if let Content::Text(text) = &reply.content {
         out.push_str(&text.decode());
     }
     for call in &reply.tool_calls {
         let (name, arguments) = (call.name.decode(), call.arguments.decode());
-        out.push_str(&format!("\n<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {arguments}}}\n</tool_call>"));
+        write!(out, "\n<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {arguments}}}\n</tool_call>").unwrap();
     }
     out
 }
@@ -121,10 +122,10 @@ fn chatml(new: &[Message], tool_role: bool) -> String {
         if message.role == Role::Tool && !tool_role {
             let first = at == 0 || !is_tool(new.get(at - 1));
             out.push_str(if first { "<|im_start|>user" } else { "" });
-            out.push_str(&format!("\n<tool_response>\n{said}\n</tool_response>"));
+            write!(out, "\n<tool_response>\n{said}\n</tool_response>").unwrap();
             out.push_str(if is_tool(new.get(at + 1)) { "" } else { "<|im_end|>\n" });
         } else {
-            out.push_str(&format!("<|im_start|>{role}\n{said}<|im_end|>\n"));
+            write!(out, "<|im_start|>{role}\n{said}<|im_end|>\n").unwrap();
         }
     }
     out + "<|im_start|>assistant\n"
