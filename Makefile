@@ -26,7 +26,8 @@ lint:
 
 # Against a mock policy server, direct and through Gleaner; prints a table and keeps JSON.
 bench:
-	cargo bench --bench linear --bench proxy
+	@scripts/setup tokenizers
+	cargo bench --bench linear --bench prompt --bench proxy
 
 # Coverage-guided, of all that reads foreign bytes; each target for FUZZ_SECONDS (60).
 fuzz:

@@ -204,6 +204,18 @@ impl Model {
         blocking(move || encode(&tokenizer, &text)).await
     }
 
+    /// The ids of a prompt that is no conversation, with what the model begins with. Names of control tokens in it are meant.
+    pub(super) async fn encode_plain(&self, text: &str) -> Result<Vec<u32>, ModelError> {
+        match &self.0.source {
+            Source::Local { template, tokenizer } => {
+                let (tokenizer, text) = (Arc::clone(tokenizer), text.to_owned());
+                let begins = template.begins().map(str::to_owned);
+                blocking(move || tokenizer.encode_begun(begins.as_deref(), &text)).await
+            }
+            Source::Served(served) => served.encode_begun(text).await,
+        }
+    }
+
     /// Marks control tokens' names in what somebody wrote, so that [`Model::encode`] with [`SpecialText::Text`] can tell them from
     /// the template's own. Text without any comes back as it is; so does all text unless the config says `special_text = "text"`.
     pub(super) fn guard<'a>(&self, text: &'a str) -> Cow<'a, str> {

@@ -101,6 +101,10 @@ impl Served {
         self.server.encode(text, false).await
     }
 
+    pub(super) async fn encode_begun(&self, text: &str) -> Result<Vec<u32>, ModelError> {
+        self.server.encode(text, true).await
+    }
+
     pub(super) async fn decode(&self, ids: &[u32]) -> Result<String, ModelError> {
         self.server.decode(ids).await
     }

@@ -109,7 +109,19 @@ impl Tokenizer {
 
     /// The ids of a text in which every name of a control token is meant.
     pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>, ModelError> {
-        match self.fast.encode(text, false) {
+        self.encode_by(text, false)
+    }
+
+    /// The same with what every text begins with: `begins`, else what the tokenizer's own files say.
+    pub(super) fn encode_begun(&self, begins: Option<&str>, text: &str) -> Result<Vec<u32>, ModelError> {
+        match begins {
+            Some(begins) => Ok([self.encode(begins)?, self.encode(text)?].concat()),
+            None => self.encode_by(text, true),
+        }
+    }
+
+    fn encode_by(&self, text: &str, begun: bool) -> Result<Vec<u32>, ModelError> {
+        match self.fast.encode(text, begun) {
             Ok(llm_tokenizer::Encoding::Plain(ids)) => Ok(ids),
             Ok(encoding) => Ok(encoding.token_ids().to_vec()),
             Err(error) => Err(ModelError::Refused(format!("the tokenizer can't encode: {error}"))),
