@@ -1,5 +1,5 @@
 # What there is to do; `make` alone builds.
-.PHONY: build demo test test-all lint bench fuzz setup clean
+.PHONY: build demo test test-all test-vllm lint bench fuzz setup clean
 
 build:
 	cargo build
@@ -17,6 +17,11 @@ test-all: test
 	GLEANER_TEST_ROUNDS=20 cargo test --test crash
 	@scripts/setup-test harnesses
 	GLEANER_TEST_WIDE=1 cargo test --test harness_wires -- --include-ignored --nocapture
+
+# Against a real vLLM on the CPU, which is installed into target/vllm first: 6 GB, half an hour.
+test-vllm: setup
+	scripts/vllm-server setup
+	target/venv/bin/python -m pytest -q -rs -s -p no:cacheprovider tests/vllm
 
 lint:
 	@scripts/setup build lint
