@@ -22,7 +22,7 @@ pub(super) struct Args {
     /// `samples`: token ids, loss masks and log-probabilities. `messages`: conversations for SFT.
     #[arg(value_parser = PossibleValuesParser::new(export::ALL.iter().map(|format| format.name())))]
     format: String,
-    /// The file to write; its ending says the form (.jsonl). One that is there is replaced once the new one is whole.
+    /// The file to write; its ending says the form: .jsonl, or for samples .parquet. One that is there is replaced once the new one is whole.
     #[arg(long, value_name = "PATH")]
     out: PathBuf,
     /// Only this rollout; may be given more than once.
