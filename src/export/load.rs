@@ -72,7 +72,8 @@ pub async fn asked(store: &dyn Store, record: &CallRecord) -> Result<Option<Call
     read(store, record, &mut Earlier::new(store, record.rollout_id)).await
 }
 
-async fn read(store: &dyn Store, record: &CallRecord, earlier: &mut Earlier<'_>) -> Result<Option<Call>, StoreError> {
+/// The same, with the earlier calls of its rollout at hand.
+pub(super) async fn read(store: &dyn Store, record: &CallRecord, earlier: &mut Earlier<'_>) -> Result<Option<Call>, StoreError> {
     let Some(wire) = wire::named(&record.wire) else { return Ok(None) };
     let Some(body) = store.raw(record.id, RawKind::Request).await? else { return Ok(None) };
     let calls = earlier.read(wire, &record.target, &body).await?.unwrap_or_default();

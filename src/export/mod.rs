@@ -2,6 +2,7 @@
 //!
 //! Adding a format is one file, its `mod` line and its row in [`ALL`].
 
+mod audit;
 mod columns;
 mod earlier;
 mod file;
@@ -23,6 +24,7 @@ use crate::ids::RolloutId;
 use crate::store::{Rollout, Store, StoreError};
 use crate::trajectory::{self, Broken, Built, LeftOut, RolloutFacts, Turn};
 
+pub use audit::{Audit, Difference, Gap, Group, Report, Worst};
 pub use columns::{ColumnsError, Writer as ColumnsWriter};
 pub use earlier::Earlier;
 pub use file::{Form, Target, Written};

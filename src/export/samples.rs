@@ -129,7 +129,7 @@ impl From<ColumnsError> for Unread {
 }
 
 /// The samples of a file, one in memory at a time.
-type Read = Box<dyn Iterator<Item = Result<Sample, Unread>> + Send>;
+pub type Read = Box<dyn Iterator<Item = Result<Sample, Unread>> + Send>;
 
 fn read(form: Form, path: &Path) -> Result<Read, Unread> {
     Ok(match form {
