@@ -150,7 +150,7 @@ fn told(report: &Report, faults: &[String]) -> String {
         if !named.is_empty() {
             let _ = writeln!(text, "tokens by weights, {} on {}: {}", harness(group), group.policy, named.join(", "));
         }
-        if let Some(worst) = group.worst.as_ref().filter(|_| group.gap.max > 0.0) {
+        if let Some(worst) = &group.worst {
             let _ = writeln!(
                 text,
                 "widest gap, {} on {}: token {} of sample {}: recorded {:.6}, scored {:.6}",
@@ -188,4 +188,30 @@ fn groups(groups: &[Group]) -> String {
         [vec![harness(group).to_owned(), policy.clone()], counts.to_vec(), gaps.to_vec()].concat()
     };
     table(&head, &groups.iter().map(row).collect::<Vec<_>>(), Paint::of_stdout())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VERDICT: Verdict = Verdict { threshold: 0.01, mean_threshold: None, scored: true };
+
+    #[test]
+    fn what_was_not_looked_at_does_not_pass() {
+        assert_eq!(VERDICT.faults(&Report::default()).len(), 1);
+        let unscored = Report { samples: 1, ..Report::default() };
+        assert_eq!(VERDICT.faults(&unscored), ["no token could be compared with the policy's score"]);
+        assert_eq!(Verdict { scored: false, ..VERDICT }.faults(&unscored), [""; 0]);
+        let different = Report { samples: 1, different: 2, ..Report::default() };
+        assert_eq!(Verdict { scored: false, ..VERDICT }.faults(&different), ["2 differences from the raw bytes"]);
+    }
+
+    #[test]
+    fn reasons_of_servers_can_not_steer_the_terminal() {
+        let report = Report { skipped: BTreeMap::from([("\u{1b}[31mno".to_owned(), 2)]), ..Report::default() };
+        let text = told(&report, &["it failed".to_owned()]);
+        let expected = "0 samples, 0 calls read anew from their raw bytes, 0 differences\n\
+                        not scored: 2 samples (\\u{1b}[31mno)\nFAILED: it failed\n";
+        assert_eq!(text, expected);
+    }
 }

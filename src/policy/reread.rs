@@ -201,3 +201,102 @@ fn parts(response: &Bytes) -> Result<Vec<Value>, String> {
     let data = events.iter().map(|event| event.data.trim_ascii()).filter(|data| !data.is_empty() && *data != b"[DONE]");
     Ok(data.filter_map(|data| serde_json::from_slice(data).ok()).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::{LogprobKind, Rendered};
+    use crate::policy::stub::call;
+
+    fn raw(upstream: &str, response: &str, prompt: &str) -> RawParts {
+        let bytes = |text: &str| Bytes::copy_from_slice(text.as_bytes());
+        RawParts { upstream: bytes(upstream), response: bytes(response), prompt: bytes(prompt) }
+    }
+
+    /// Level, prompt, ids and log-probabilities by the raw bytes.
+    fn read(raw: &RawParts) -> Result<(CaptureLevel, Vec<u32>, Vec<u32>, Vec<f64>), String> {
+        let recorded = Capture { logprob_kind: LogprobKind::Raw, prompt_ids: vec![1, 2], ..Capture::default() };
+        let capture = reread(&Arc::new(call()), raw, &recorded)?;
+        assert_eq!(capture.logprob_kind, LogprobKind::Raw);
+        Ok((capture.level, capture.prompt_ids, capture.completion_ids, capture.logprobs))
+    }
+
+    fn whole() -> Result<(CaptureLevel, Vec<u32>, Vec<u32>, Vec<f64>), String> {
+        Ok((CaptureLevel::Full, vec![1, 2], vec![7, 8], vec![-0.5, -0.25]))
+    }
+
+    const USAGE: &str = r#""usage":{"prompt_tokens":2,"completion_tokens":2}"#;
+
+    #[test]
+    fn completions_are_read_by_the_names_that_their_server_has() {
+        let content = r#""logprobs":{"content":[{"token":"a","logprob":-0.5},{"token":"b","logprob":-0.25}]}"#;
+        let vllm = format!(
+            r#"{{"prompt_token_ids":[1,2],"choices":[{{"message":{{"content":"\"sglext\""}},"token_ids":[7,8],{content},"finish_reason":"stop"}}],{USAGE}}}"#
+        );
+        assert_eq!(read(&raw("{}", &vllm, "")), whole());
+        let stream = [
+            r#"{"prompt_token_ids":[1,2],"choices":[{"delta":{"content":""}}]}"#.to_owned(),
+            format!(r#"{{"choices":[{{"delta":{{"content":"ab"}},"token_ids":[7,8],{content},"finish_reason":"stop"}}]}}"#),
+            format!(r#"{{"choices":[],{USAGE}}}"#),
+            "[DONE]".to_owned(),
+        ];
+        let stream: String = stream.iter().map(|data| format!("data: {data}\n\n")).collect();
+        assert_eq!(read(&raw("{}", &stream, "")), whole());
+        let entries = r#""logprobs":{"content":[{"id":7,"token":"a","logprob":-0.5},{"id":8,"token":"b","logprob":-0.25}]}"#;
+        let llamacpp = format!(r#"{{"choices":[{{"message":{{"content":"ab"}},{entries},"finish_reason":"stop"}}],{USAGE}}}"#);
+        assert_eq!(read(&raw("{}", &llamacpp, r#"{"tokens":[1,2]}"#)), whole());
+        let sglang = format!(
+            "data: {{\"choices\":[{{\"delta\":{{\"content\":\"ab\"}},{content},\"finish_reason\":\"stop\"}}]}}\n\n\
+             data: {{\"choices\":[],\"sglext\":{{\"input_ids\":[1,2],\"output_ids\":[[7,8]]}},{USAGE}}}\n\ndata: [DONE]\n\n"
+        );
+        assert_eq!(read(&raw("{}", &sglang, "")), whole());
+    }
+
+    #[test]
+    fn generate_endpoints_have_their_prompt_in_what_went_up() {
+        let sglang = r#"{"text":"ab","output_ids":[7,8],"meta_info":{"completion_tokens":2,"output_token_logprobs":[[-0.5,7,null],[-0.25,8,null]]}}"#;
+        assert_eq!(read(&raw(r#"{"input_ids":[1,2]}"#, sglang, "")), whole());
+        // Each event tells all so far, or only what is new.
+        let so_far = |count: usize, entries: &str| {
+            format!("data: {{\"meta_info\":{{\"completion_tokens\":{count},\"output_token_logprobs\":[{entries}]}}}}\n\n")
+        };
+        let all = so_far(1, "[-0.5,7,null]") + &so_far(2, "[-0.5,7,null],[-0.25,8,null]") + "data: [DONE]\n\n";
+        let new = so_far(1, "[-0.5,7,null]") + &so_far(2, "[-0.25,8,null]") + "data: [DONE]\n\n";
+        for stream in [all, new] {
+            assert_eq!(read(&raw(r#"{"input_ids":[1,2]}"#, &stream, "")), whole());
+        }
+        let llamacpp =
+            r#"{"content":"ab","tokens":[7,8],"completion_probabilities":[{"id":7,"logprob":-0.5},{"id":8,"logprob":-0.25}]}"#;
+        assert_eq!(read(&raw(r#"{"prompt":[1,2]}"#, llamacpp, "")), whole());
+        let vllm =
+            r#"{"request_id":"r","choices":[{"token_ids":[7,8],"logprobs":{"content":[{"logprob":-0.5},{"logprob":-0.25}]}}]}"#;
+        assert_eq!(read(&raw(r#"{"token_ids":[1,2]}"#, vllm, "")), whole());
+        // A reply that was resumed: the first token went up again.
+        assert_eq!(read(&raw(r#"{"token_ids":[1,2,7]}"#, vllm, "")), whole());
+        assert_eq!(read(&raw(r#"{"token_ids":[1,2,9]}"#, vllm, "")).unwrap().1, [1, 2, 9]);
+    }
+
+    #[test]
+    fn completions_of_ids_have_their_prompt_in_what_went_up_too() {
+        let said = format!(
+            r#"{{"object":"text_completion","choices":[{{"text":"ab","token_ids":[7,8],"logprobs":{{"tokens":["a","b"],"token_logprobs":[-0.5,-0.25]}},"finish_reason":"stop"}}],{USAGE}}}"#
+        );
+        let recorded = Capture { rendered: Some(Rendered::default()), constrained: true, ..Capture::default() };
+        let capture = reread(&Arc::new(call()), &raw(r#"{"prompt":[1,2]}"#, &said, ""), &recorded).unwrap();
+        assert_eq!((capture.level, capture.prompt_ids, capture.completion_ids), (CaptureLevel::Full, vec![1, 2], vec![7, 8]));
+        assert!(capture.constrained && capture.rendered.is_some(), "what no bytes tell stays");
+    }
+
+    #[test]
+    fn what_does_not_add_up_is_not_full() {
+        let short = format!(
+            r#"{{"prompt_token_ids":[1,2],"choices":[{{"message":{{"content":"a"}},"token_ids":[7],"finish_reason":"stop"}}],{USAGE}}}"#
+        );
+        assert_eq!(read(&raw("{}", &short, "")).unwrap().0, CaptureLevel::Text);
+        let lost = r#"{"meta_info":{"completion_tokens":1,"output_token_logprobs":[[0.5,7,null]]}}"#;
+        assert_eq!(read(&raw(r#"{"input_ids":[1,2]}"#, lost, "")).unwrap().0, CaptureLevel::Ids);
+        assert!(read(&raw("{}", "", "")).is_err());
+        assert!(read(&raw("{}", "{\"choices\":", "")).is_err());
+        assert!(read(&raw("{}", &short, "no JSON")).unwrap_err().contains("prompt"));
+    }
+}

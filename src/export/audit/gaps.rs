@@ -57,8 +57,12 @@ impl Gaps {
         for (bin, count) in self.bins.iter().enumerate() {
             below += count;
             if below > 0 && below as f64 >= part * self.count as f64 {
-                let edge = if bin == 0 { 0.0 } else { 10f64.powf(bin as f64 / FINE + LEAST) };
-                return edge.min(self.max);
+                return match bin {
+                    0 => 0.0,
+                    // All that is larger than the bins tell.
+                    BINS => self.max,
+                    _ => 10f64.powf(bin as f64 / FINE + LEAST).min(self.max),
+                };
             }
         }
         self.max

@@ -11,8 +11,6 @@ mod gaps;
 mod report;
 mod score;
 mod source;
-#[cfg(test)]
-mod tests;
 
 use std::path::Path;
 use std::sync::Arc;

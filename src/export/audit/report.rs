@@ -52,7 +52,7 @@ pub struct Group {
     pub gap: Gap,
     /// The tokens that were compared, by the weights that sampled them; "" where the server does not say.
     pub versions: BTreeMap<String, u64>,
-    /// Where the gap is widest.
+    /// Where the gap is widest, if there is one.
     pub worst: Option<Worst>,
     #[serde(skip)]
     gaps: Gaps,
@@ -143,7 +143,7 @@ impl Group {
     /// Takes a token that was compared, sampled by the weights `version`.
     pub(super) fn compare(&mut self, version: &str, sample_id: &str, token: usize, recorded: f64, scored: f64) {
         let gap = (recorded - scored).abs();
-        if self.worst.is_none() || gap > self.gaps.max() {
+        if gap > self.gaps.max() {
             self.worst = Some(Worst { sample_id: sample_id.to_owned(), token, recorded, scored });
         }
         self.gaps.add(gap);
