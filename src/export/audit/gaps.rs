@@ -23,7 +23,12 @@ impl Default for Gaps {
 }
 
 impl Gaps {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to the bins")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "clamped to the bins, which are few"
+    )]
     pub(super) fn add(&mut self, gap: f64) {
         self.count += 1;
         self.sum += gap;

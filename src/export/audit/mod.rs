@@ -54,7 +54,7 @@ impl Audit<'_> {
         let mut source = Source::open(self.store, self.filter, self.samples)?;
         let mut report = Report::default();
         let mut scorer = Scorer::new(self.policies, self.store.weight_versions().await?, self.concurrency);
-        while !self.limit.is_some_and(|limit| report.samples >= limit) {
+        while self.limit.is_none_or(|limit| report.samples < limit) {
             match source.next().await? {
                 None => break,
                 Some(Found::Gone(rollout)) => report.differs(Some(rollout), "the store has no such rollout".to_owned()),

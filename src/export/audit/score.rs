@@ -114,12 +114,12 @@ impl<'a> Scorer<'a> {
     }
 }
 
-fn compare(sample: &Sample, now: Option<&str>, scores: &[Option<f64>], report: &mut Report) {
+fn compare(sample: &Sample, now: Option<&str>, given: &[Option<f64>], report: &mut Report) {
     let group = report.group(sample.harness.as_deref(), &sample.policy);
     let mut unscored = 0;
     for span in comparable(sample, now) {
         for token in trained(sample, span) {
-            match (sample.logprobs[token], scores[token]) {
+            match (sample.logprobs[token], given[token]) {
                 (Some(recorded), Some(scored)) => {
                     let version = span.policy_version.as_deref().unwrap_or_default();
                     group.compare(version, &sample.id, token, recorded, scored);

@@ -28,7 +28,7 @@ pub(super) struct Source<'a> {
 
 enum From<'a> {
     Store { pages: Pages<'a>, page: std::vec::IntoIter<Rollout> },
-    File { rows: Read, row: usize, ahead: Option<Sample> },
+    File { rows: Read, row: usize, ahead: Option<Box<Sample>> },
 }
 
 impl<'a> Source<'a> {
@@ -75,13 +75,13 @@ impl<'a> Source<'a> {
 }
 
 /// The rows of one rollout, which stand together.
-fn together(rows: &mut Read, row: &mut usize, ahead: &mut Option<Sample>) -> Result<Vec<Sample>, String> {
-    let mut samples: Vec<Sample> = ahead.take().into_iter().collect();
+fn together(rows: &mut Read, row: &mut usize, ahead: &mut Option<Box<Sample>>) -> Result<Vec<Sample>, String> {
+    let mut samples: Vec<Sample> = ahead.take().map(|sample| *sample).into_iter().collect();
     for read in rows.by_ref() {
         *row += 1;
         let sample = read.map_err(|unread| format!("row {row} of the file is no sample: {unread}"))?;
         if samples.first().is_some_and(|first| first.rollout_id != sample.rollout_id) {
-            *ahead = Some(sample);
+            *ahead = Some(Box::new(sample));
             break;
         }
         samples.push(sample);

@@ -74,6 +74,7 @@ fn bit(field: &Field) -> Option<u8> {
     if let Field::Byte(bit) = field { u8::try_from(*bit).ok() } else { None }
 }
 
+#[expect(clippy::option_option, reason = "the outer one says whether it is one, the inner one whether it is null")]
 fn logprob(field: &Field) -> Option<Option<f64>> {
     match field {
         Field::Double(logprob) => Some(Some(*logprob)),
