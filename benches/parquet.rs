@@ -119,6 +119,7 @@ fn sample(seed: u64) -> Sample {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below 151,000")]
     let token_ids = (0..TOKENS).map(|_| 151_000f64.powf(next()) as u32).collect();
     // A server's float32, as most are certain and some are not.
+    #[expect(clippy::cast_possible_truncation, reason = "made of float64s here")]
     let logprobs = (0..TOKENS).map(|at| sampled(at).then(|| -(next().powi(6) as f32 * 8.0)).map(f64::from));
     let spans = (0..TURNS).map(|at| Span {
         call_id: CallId::generate(),
@@ -135,7 +136,8 @@ fn sample(seed: u64) -> Sample {
         abandoned: false,
     });
     let text = "word ".repeat(turn * 4 / 5);
-    let message = |at: usize| Raw::from_value(&json!({"role": if at % 2 == 0 { "user" } else { "assistant" }, "content": text}));
+    let message =
+        |at: usize| Raw::from_value(&json!({"role": if at.is_multiple_of(2) { "user" } else { "assistant" }, "content": text}));
     Sample {
         schema: SCHEMA.to_owned(),
         id: seed.to_string(),
