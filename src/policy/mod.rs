@@ -22,8 +22,10 @@ mod names;
 mod plain;
 mod probe;
 mod refusal;
+mod reread;
 #[expect(clippy::option_option, reason = "the outer one says whether it is JSON, the inner one whether it is null")]
 mod scan;
+mod score;
 mod server;
 #[cfg(test)]
 mod server_tests;
@@ -43,6 +45,7 @@ use secrecy::SecretString;
 
 use crate::call::{Call, Capture, Event, Failure, FailureKind, Rendered, Reply, Sampling, WeightVersion};
 
+pub use reread::reread;
 pub use transcript::{Earlier, Exchange, Found, Transcript};
 
 #[cfg(feature = "exact")]
