@@ -13,6 +13,7 @@ use super::list::named;
 use crate::export::{self, Filter, Summary};
 use crate::ids::RolloutId;
 use crate::store::{Outcome, Purpose, Store};
+use crate::trajectory::{Drift, Without};
 
 /// Writes a data set from recorded rollouts, and says how many samples were written, and which calls were left out and why.
 ///
@@ -52,6 +53,19 @@ pub(super) struct Args {
     /// Train only what was sampled by weights V to W (`policy_seq`, both included; either may be missing).
     #[arg(long, value_name = "V..W", value_parser = export::policy_seq, allow_hyphen_values = true)]
     policy_seq: Option<std::ops::RangeInclusive<i64>>,
+    /// Leave out calls by kind: side (titles, summaries), subagent, compaction, abandoned (not gone on from); several with commas.
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', value_parser = named::<Without>)]
+    without: Vec<Without>,
+    /// The most tokens of a sample; what becomes of longer ones says --overlong.
+    #[arg(long, value_name = "N")]
+    max_tokens: Option<usize>,
+    /// What becomes of samples with more than --max-tokens: drop (their calls are left out as `over_length`).
+    #[arg(long, value_parser = PossibleValuesParser::new(["drop"]), requires = "max_tokens", default_value = "drop")]
+    overlong: String,
+    /// What becomes of a prompt that parts from an earlier reply that reads the same: fork or realign (one sample, that reply not
+    /// trained) [default: the config's, which is fork]
+    #[arg(long, value_parser = named::<Drift>)]
+    drift: Option<Drift>,
     /// Read the file back and prove the invariants; a file that breaks one is not kept.
     #[arg(long)]
     check: bool,
@@ -60,8 +74,14 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Carries the command out. `trained` says of a policy's name whether it is trained.
-pub(super) async fn run(args: Args, store: &dyn Store, trained: &(dyn Fn(&str) -> bool + Sync)) -> anyhow::Result<ExitCode> {
+/// Carries the command out. `trained` says of a policy's name whether it is trained, `drift` what the
+/// config says of it.
+pub(super) async fn run(
+    args: Args,
+    store: &dyn Store,
+    trained: &(dyn Fn(&str) -> bool + Sync),
+    drift: Drift,
+) -> anyhow::Result<ExitCode> {
     let Some(format) = export::named(&args.format) else { bail!("there is no format {}", args.format) };
     let filter = Filter {
         rollouts: args.rollout,
@@ -73,6 +93,9 @@ pub(super) async fn run(args: Args, store: &dyn Store, trained: &(dyn Fn(&str) -
         min_reward: args.min_reward,
         since: args.since,
         policy_seq: args.policy_seq,
+        without: args.without,
+        max_tokens: args.max_tokens,
+        drift: args.drift.unwrap_or(drift),
     };
     let bar = ProgressBar::new_spinner().with_style(ProgressStyle::with_template("{spinner} {msg} ({elapsed})")?);
     let progress = |summary: &Summary| {

@@ -15,7 +15,7 @@ use crate::call::{CallRecord, RawKind};
 use crate::http::api::{CallView, RolloutView, whole};
 use crate::ids::{CallId, RolloutId};
 use crate::store::{Rollout, RolloutFilter, Store, StoreError};
-use crate::trajectory::Built;
+use crate::trajectory::{Built, Drift};
 
 /// Shows one rollout: how it ended, its calls, why calls were left out, its samples, and why they are
 /// several. Works while a server runs on the same
@@ -36,10 +36,15 @@ pub(super) struct Args {
 }
 
 /// Runs the command. `trained` says of a policy's name whether it is trained.
-pub(super) async fn run(args: Args, store: &dyn Store, trained: &(dyn Fn(&str) -> bool + Sync)) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(
+    args: Args,
+    store: &dyn Store,
+    trained: &(dyn Fn(&str) -> bool + Sync),
+    drift: Drift,
+) -> anyhow::Result<ExitCode> {
     let rollout = find(store, &args.id).await?;
     let records = store.calls(rollout.id).await?;
-    let built = crate::export::build(store, &rollout, trained).await?;
+    let built = crate::export::build(store, &rollout, trained, drift).await?;
     let text = if args.json {
         json(store, &rollout, &records, &built).await?
     } else {

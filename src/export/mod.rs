@@ -19,7 +19,7 @@ use serde::Serialize;
 use crate::call::CallRecord;
 use crate::ids::RolloutId;
 use crate::store::{Rollout, Store, StoreError};
-use crate::trajectory::{self, Broken, Built, LeftOut, RolloutFacts, Turn};
+use crate::trajectory::{self, Broken, Built, Drift, LeftOut, RolloutFacts, Rules, Turn};
 
 pub use earlier::Earlier;
 pub use filter::{BadFilter, Filter, policy_seq, since};
@@ -53,8 +53,8 @@ pub trait Format: Sync {
 pub struct Material<'a> {
     pub facts: RolloutFacts,
     pub turns: Vec<Turn>,
-    /// Which calls the filters let through.
-    pub chosen: &'a (dyn Fn(&CallRecord) -> bool + Sync),
+    /// What of it is trained.
+    pub rules: Rules<'a>,
 }
 
 /// What was written of one rollout.
@@ -108,9 +108,14 @@ pub fn named(name: &str) -> Option<&'static dyn Format> {
 ///
 /// # Errors
 /// If the store fails, or an invariant does not hold.
-pub async fn build(store: &dyn Store, rollout: &Rollout, trained: &(dyn Fn(&str) -> bool + Sync)) -> Result<Built, ExportError> {
+pub async fn build(
+    store: &dyn Store,
+    rollout: &Rollout,
+    trained: &(dyn Fn(&str) -> bool + Sync),
+    drift: Drift,
+) -> Result<Built, ExportError> {
     let turns = load::turns(store, rollout, trained, false).await?;
-    trajectory::build(&load::facts(rollout), &turns, &|_| true)
+    trajectory::build(&load::facts(rollout), &turns, &Rules { drift, ..Rules::default() })
         .map_err(|broken| ExportError::Broken { rollout: rollout.id, broken })
 }
 
@@ -133,6 +138,7 @@ pub async fn export(
     let mut target = file::Target::create(out)?;
     let mut summary = Summary { format: format.name(), out: out.to_owned(), ..Summary::default() };
     let chosen = |record: &CallRecord| filter.chooses(record);
+    let rules = Rules { drift: filter.drift, chosen: &chosen, without: &filter.without, max_tokens: filter.max_tokens };
     let mut pages = filter::Pages::new(filter);
     let mut lines = Vec::new();
     while let Some(page) = pages.next(store).await? {
@@ -145,7 +151,7 @@ pub async fn export(
                 continue;
             }
             let turns = load::turns(store, &rollout, trained, format.reads_all()).await?;
-            let material = Material { facts: load::facts(&rollout), turns, chosen: &chosen };
+            let material = Material { facts: load::facts(&rollout), turns, rules };
             lines.clear();
             let rows =
                 format.rows(&material, &mut lines).map_err(|broken| ExportError::Broken { rollout: rollout.id, broken })?;

@@ -21,7 +21,7 @@ impl Format for Samples {
     }
 
     fn rows(&self, from: &Material, out: &mut Vec<u8>) -> Result<Rows, Broken> {
-        let built = trajectory::build(&from.facts, &from.turns, &from.chosen)?;
+        let built = trajectory::build(&from.facts, &from.turns, &from.rules)?;
         for sample in &built.samples {
             let json = serde_json::to_vec(sample)
                 .map_err(|error| Broken { of: format!("sample {}", sample.id), what: format!("it is not JSON: {error}") })?;

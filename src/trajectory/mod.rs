@@ -1,15 +1,19 @@
 //! From a rollout's calls to samples: the forest by token prefix, masks, spans, and why a call gave nothing. Pure.
 //!
 //! ```text
-//! turns -> forest (who goes on from whom, by ids) -> verdict (trained, or why not) -> leaves -> samples -> check
+//! turns -> forest (who goes on from whom, by ids) -> kind -> verdict (trained, or why not) -> leaves -> samples -> check
 //! ```
 
+mod abandoned;
 mod assemble;
 mod check;
 mod conversation;
 mod drift;
 mod forest;
+mod kind;
 mod leaves;
+mod realign;
+mod rules;
 mod sample;
 mod tree;
 mod verdict;
@@ -18,20 +22,27 @@ mod verdict;
 mod cases;
 #[cfg(test)]
 mod properties;
+#[cfg(test)]
+mod shapes;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::call::{CallRecord, Raw};
-use crate::ids::RolloutId;
+use crate::ids::{CallId, RolloutId};
 
+pub use abandoned::Abandoned;
 pub use check::{Broken, check};
 pub use conversation::{REASONING, parents, with_reasoning};
+pub use drift::Drift;
+pub use kind::{Class, Kind};
+pub use rules::{Rules, Without};
 pub use sample::{LeftOut, Parent, Reason, SCHEMA, Sample, SampleImage, SampleStatus, Span};
 pub use tree::{Needs, needs};
 pub use verdict::lost;
 
+use conversation::Threads;
 use tree::Tree;
 use verdict::Verdict;
 
@@ -72,30 +83,57 @@ pub struct Built {
     pub left_out: Vec<LeftOut>,
     /// Places where a prompt parts from an earlier reply that reads the same.
     pub drift: u64,
+    /// What each call is to the rollout, in the order in which they began.
+    pub classes: Vec<(CallId, Class)>,
 }
 
-/// Builds the samples of a rollout from its calls, in the order in which they began. Calls that `chosen` refuses are context,
-/// left out as `filtered`.
+/// Builds the samples of a rollout from its calls, in the order in which they began, as `rules` choose.
 ///
 /// # Errors
 /// If what was built breaks an invariant, which is a fault of ours.
-pub fn build(rollout: &RolloutFacts, turns: &[Turn], chosen: &dyn Fn(&CallRecord) -> bool) -> Result<Built, Broken> {
+pub fn build(rollout: &RolloutFacts, turns: &[Turn], rules: &Rules<'_>) -> Result<Built, Broken> {
     let records: Vec<&CallRecord> = turns.iter().map(|turn| &turn.record).collect();
-    let tree = Tree::grow(&records);
-    let said = conversation::parents(turns, &|_| true);
-    let continued = continued(&tree, &said, turns);
-    let verdicts: Vec<Verdict> = turns
-        .iter()
-        .enumerate()
-        .map(|(index, turn)| Verdict::of(&turn.record, turn.trained, continued[index], chosen(&turn.record)))
-        .collect();
+    let mut tree = Tree::grow(&records);
+    let threads = Threads::read(turns, &|_| true);
+    let classes = classes(turns, &tree, &threads);
+    let partings = drift::partings(&tree, &threads.parents, &records);
+    let continued = continued(&tree, &threads.parents, turns);
+    if rules.drift == Drift::Realign {
+        tree.realign(&partings);
+    }
+    let verdict = |index: usize| {
+        let turn = &turns[index];
+        Verdict::of(&turn.record, turn.trained, continued[index], rules.leave_out(&turn.record, classes[index]))
+    };
+    let mut verdicts: Vec<Verdict> = (0..turns.len()).map(verdict).collect();
     let leaves = leaves::pick(&tree, &verdicts);
-    let samples = assemble::samples(rollout, turns, &tree, &verdicts, &said, &leaves);
+    let (leaves, too_long) = leaves::within(rules.max_tokens, leaves, &records);
+    let said = &threads.parents;
+    let samples = assemble::samples(
+        rollout,
+        turns,
+        &assemble::Grown { tree: &tree, verdicts: &verdicts, classes: &classes, said },
+        &leaves,
+    );
+    verdict::settle(&mut verdicts, &tree, &records, &leaves, &too_long, rules.max_tokens);
     let left_out = verdicts.into_iter().zip(&records).filter_map(|(verdict, record)| verdict.left_out(record)).collect();
-    let built = Built { samples, left_out, drift: drift::count(&tree, &said, &records) };
+    let classes = records.iter().map(|record| record.id).zip(classes).collect();
+    let built = Built { samples, left_out, drift: drift::count(&partings), classes };
     check(&built.samples)?;
     check::check_calls(&built, &records)?;
     Ok(built)
+}
+
+/// What each call is to its rollout.
+#[must_use]
+pub fn classify(turns: &[Turn]) -> Vec<Class> {
+    let records: Vec<&CallRecord> = turns.iter().map(|turn| &turn.record).collect();
+    classes(turns, &Tree::grow(&records), &Threads::read(turns, &|_| true))
+}
+
+fn classes(turns: &[Turn], tree: &Tree<'_>, threads: &Threads) -> Vec<Class> {
+    let abandoned = abandoned::of(turns, tree, threads);
+    kind::of(turns, tree, threads).into_iter().zip(abandoned).map(|(kind, abandoned)| Class { kind, abandoned }).collect()
 }
 
 /// Which replies a later call goes on from, by their ids or by what was said.

@@ -93,7 +93,7 @@ proptest! {
     #[test]
     fn each_call_is_trained_in_one_sample_or_left_out(steps in steps()) {
         let turns = turns(&steps);
-        let built = build(&facts(), &turns, &|_| true).map_err(|broken| TestCaseError::fail(broken.to_string()))?;
+        let built = build(&facts(), &turns, &Rules::default()).map_err(|broken| TestCaseError::fail(broken.to_string()))?;
         prop_assert_eq!(check(&built.samples), Ok(()));
         for (index, turn) in turns.iter().enumerate() {
             let record = &turn.record;
@@ -127,7 +127,7 @@ proptest! {
     #[test]
     fn a_sample_is_the_whole_sequence_of_its_last_call(steps in steps()) {
         let turns = turns(&steps);
-        let built = build(&facts(), &turns, &|_| true).map_err(|broken| TestCaseError::fail(broken.to_string()))?;
+        let built = build(&facts(), &turns, &Rules::default()).map_err(|broken| TestCaseError::fail(broken.to_string()))?;
         for sample in &built.samples {
             let last = turns.iter().find(|turn| sample.id == format!("smp_{}", turn.record.id));
             prop_assert_eq!(last.map(whole), Some(sample.token_ids.clone()));

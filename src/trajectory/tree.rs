@@ -2,20 +2,46 @@
 
 use std::collections::BTreeMap;
 
+use super::drift::Parting;
 use super::forest::Forest;
 use super::verdict::{cut, has_ids};
 use crate::call::{CallRecord, CallStatus, ImageHash};
 
-/// What calls must have in common to go on from each other: policy, model, and a line of images.
-pub(super) type Key<'a> = (&'a str, &'a str, usize);
+/// What calls must have in common to go on from each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Key<'a> {
+    policy: &'a str,
+    model: &'a str,
+    /// Hashes of tokenizer and template; empty where the server tokenizes.
+    identity: (&'a str, &'a str),
+    /// A line of images.
+    images: usize,
+}
 
 /// Who goes on from whom, by token ids.
 #[derive(Debug)]
 pub(super) struct Tree<'a> {
     forests: BTreeMap<Key<'a>, Forest<'a>>,
     keys: Vec<Option<Key<'a>>>,
+    links: Vec<Option<Link>>,
     children: Vec<Vec<usize>>,
     roots: Vec<usize>,
+}
+
+/// Whom a turn goes on from.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    to: usize,
+    /// How many tokens the two share where that is not the whole earlier sequence.
+    realigned: Option<usize>,
+}
+
+/// A turn on the way to a sample's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    pub turn: usize,
+    /// How many tokens of its sequence are the same at the end; more than it has if all are.
+    pub agrees: usize,
 }
 
 impl<'a> Tree<'a> {
@@ -24,6 +50,7 @@ impl<'a> Tree<'a> {
         let mut tree = Self {
             forests: BTreeMap::new(),
             keys: vec![None; records.len()],
+            links: vec![None; records.len()],
             children: vec![Vec::new(); records.len()],
             roots: Vec::new(),
         };
@@ -36,11 +63,19 @@ impl<'a> Tree<'a> {
         };
         let mut lines = Lines::default();
         for (index, record) in records.iter().copied().enumerate().filter(|(_, record)| has_ids(record)) {
-            // A sample never crosses a policy or a model.
-            let key = (record.policy.as_str(), record.model.as_str(), lines.of(&record.images));
+            // A sample never crosses a policy, a model, or what ids mean.
+            let rendered = record.capture.rendered.as_ref();
+            let identity = rendered.map(|rendered| (rendered.tokenizer_hash.as_str(), rendered.template_hash.as_str()));
+            let key = Key {
+                policy: &record.policy,
+                model: &record.model,
+                identity: identity.unwrap_or_default(),
+                images: lines.of(&record.images),
+            };
             tree.keys[index] = Some(key);
             let forest = tree.forests.entry(key).or_insert_with(Forest::new);
             forest.add(index, &record.capture.prompt_ids, &record.capture.completion_ids, &prefer);
+            tree.links[index] = forest.parent(index).map(|to| Link { to, realigned: None });
             match forest.parent(index) {
                 Some(parent) => tree.children[parent].push(index),
                 None => tree.roots.push(index),
@@ -49,18 +84,41 @@ impl<'a> Tree<'a> {
         tree
     }
 
+    /// Lets prompts that part from an earlier reply go on from it all the same.
+    pub(super) fn realign(&mut self, partings: &[Parting]) {
+        for Parting { turn, earlier, at, .. } in partings.iter().copied() {
+            let before = match self.links[turn] {
+                Some(link) => &mut self.children[link.to],
+                None => &mut self.roots,
+            };
+            before.retain(|other| *other != turn);
+            let siblings = &mut self.children[earlier];
+            siblings.insert(siblings.partition_point(|other| *other < turn), turn);
+            self.links[turn] = Some(Link { to: earlier, realigned: Some(at) });
+        }
+    }
+
     fn forest(&self, turn: usize) -> Option<&Forest<'a>> {
         self.keys[turn].and_then(|key| self.forests.get(&key))
     }
 
     /// The turn that this one goes on from.
     pub(super) fn parent(&self, turn: usize) -> Option<usize> {
-        self.forest(turn)?.parent(turn)
+        self.links[turn].map(|link| link.to)
+    }
+
+    /// Whether this one's prompt begins with the whole sequence of the turn that it goes on from.
+    pub(super) fn extends(&self, turn: usize) -> bool {
+        self.links[turn].is_some_and(|link| link.realigned.is_none())
     }
 
     /// The turns from the root to this one.
-    pub(super) fn chain(&self, turn: usize) -> Vec<usize> {
-        let mut chain: Vec<usize> = std::iter::successors(Some(turn), |turn| self.parent(*turn)).collect();
+    pub(super) fn chain(&self, turn: usize) -> Vec<Step> {
+        let mut chain: Vec<Step> = std::iter::successors(Some(Step { turn, agrees: usize::MAX }), |step| {
+            let link = self.links[step.turn]?;
+            Some(Step { turn: link.to, agrees: link.realigned.map_or(step.agrees, |at| at.min(step.agrees)) })
+        })
+        .collect();
         chain.reverse();
         chain
     }

@@ -1,7 +1,10 @@
 //! Whether a call's reply is trained, and if not, why.
 
+use std::collections::HashSet;
+
 use super::sample::{LeftOut, Reason};
-use crate::call::{CallRecord, CallStatus, CaptureLevel};
+use super::tree::Tree;
+use crate::call::{CallRecord, CallStatus, CaptureLevel, Mark};
 
 /// What becomes of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,14 +14,15 @@ pub(super) enum Verdict {
     /// Its tokens are trained.
     Trained,
     /// Its tokens are exact, so they have a span, but are not trained.
-    Masked(Reason),
+    Masked(Reason, Option<String>),
     /// It is context at most.
     Dropped(Reason, Option<String>),
 }
 
 impl Verdict {
-    /// Judges a call. `continued` says that a later call goes on from its reply, `chosen` that the filters let it through.
-    pub(super) fn of(record: &CallRecord, trained: bool, continued: bool, chosen: bool) -> Self {
+    /// Judges a call. `continued` says that a later call goes on from its reply, `left_out` why whoever asks
+    /// for samples does not want it.
+    pub(super) fn of(record: &CallRecord, trained: bool, continued: bool, left_out: Option<(Reason, Option<String>)>) -> Self {
         if record.status == CallStatus::Running {
             return Self::Running;
         }
@@ -29,36 +33,65 @@ impl Verdict {
             return verdict;
         }
         if record.capture.constrained {
-            Self::Masked(Reason::Constrained)
-        } else if chosen {
-            Self::Trained
-        } else {
-            Self::Masked(Reason::Filtered)
+            return Self::Masked(Reason::Constrained, None);
         }
+        left_out.map_or(Self::Trained, |(reason, detail)| Self::Masked(reason, detail))
     }
 
     /// Tells whether the call's tokens have a span.
     pub(super) fn has_span(&self) -> bool {
-        matches!(self, Self::Trained | Self::Masked(_))
+        matches!(self, Self::Trained | Self::Masked(..))
     }
 
     /// The entry in `left_out` for a call that gives no trained token.
     pub(super) fn left_out(self, record: &CallRecord) -> Option<LeftOut> {
         let (reason, detail) = match self {
             Self::Running | Self::Trained => return None,
-            Self::Masked(reason) => (reason, None),
-            Self::Dropped(reason, detail) => (reason, detail),
+            Self::Masked(reason, detail) | Self::Dropped(reason, detail) => (reason, detail),
         };
         Some(LeftOut { call_id: record.id, reason, detail })
     }
 }
 
-/// Why a call that has ended gives nothing to train, whatever is known of its tokens: it is of a policy that is not trained, or no
-/// client had its reply whole. `continued` says that a later call goes on from its reply.
+/// Names the calls that would be trained and are in no sample: those whose samples are too long, and those for whose replies later
+/// prompts have other tokens.
+pub(super) fn settle(
+    verdicts: &mut [Verdict],
+    tree: &Tree<'_>,
+    records: &[&CallRecord],
+    leaves: &[usize],
+    too_long: &[usize],
+    most: Option<usize>,
+) {
+    let exact = |leaves: &[usize]| {
+        let steps = leaves.iter().flat_map(|leaf| tree.chain(*leaf));
+        steps.filter(|step| step.agrees >= whole(records[step.turn])).map(|step| step.turn).collect::<HashSet<usize>>()
+    };
+    let (given, dropped) = (exact(leaves), exact(too_long));
+    for (turn, verdict) in verdicts.iter_mut().enumerate().filter(|(turn, _)| !given.contains(turn)) {
+        if *verdict == Verdict::Trained {
+            let most = most.unwrap_or_default();
+            *verdict = match dropped.contains(&turn) {
+                true => Verdict::Masked(Reason::OverLength, Some(format!("its sample has more than {most} tokens"))),
+                false => Verdict::Masked(Reason::Realigned, None),
+            };
+        }
+    }
+}
+
+/// The tokens of prompt and reply together.
+pub(super) fn whole(record: &CallRecord) -> usize {
+    record.capture.prompt_ids.len() + record.capture.completion_ids.len()
+}
+
+/// Why a call that has ended gives nothing to train, whatever is known of its tokens: it is of a policy that is not trained, is not its
+/// harness's own, or no client had its reply whole. `continued` says that a later call goes on from its reply.
 #[must_use]
 pub fn lost(record: &CallRecord, trained: bool, continued: bool) -> Option<LeftOut> {
+    let foreign = record.marks.iter().find(|mark| mark.name == Mark::FOREIGN);
     let reason = match record.status {
         _ if !trained => Reason::UntrainedPolicy,
+        _ if foreign.is_some() => Reason::Foreign,
         CallStatus::Failed => Reason::UpstreamError,
         CallStatus::Cancelled => Reason::Undelivered,
         CallStatus::Interrupted => Reason::Interrupted,
@@ -66,7 +99,8 @@ pub fn lost(record: &CallRecord, trained: bool, continued: bool) -> Option<LeftO
         CallStatus::Running | CallStatus::Done if !record.delivered.unwrap_or(continued) => Reason::Undelivered,
         CallStatus::Running | CallStatus::Done => return None,
     };
-    let detail = record.failure.as_ref().map(|failure| failure.message.clone());
+    let failed = record.failure.as_ref().map(|failure| &failure.message);
+    let detail = foreign.filter(|_| reason == Reason::Foreign).map(|mark| &mark.value).or(failed).cloned();
     Some(LeftOut { call_id: record.id, reason, detail })
 }
 

@@ -22,6 +22,7 @@ use crate::policy::{Answer, NoAnswer, Policy, Prepared, Transcript};
 use crate::proxy::{App, Policies, ProxySettings, Rollouts};
 use crate::record::Recorder;
 use crate::store::StoreConfig;
+use crate::trajectory::Drift;
 
 /// A policy that is never called; one that is not ready says so.
 struct Idle(&'static str, bool);
@@ -88,6 +89,7 @@ impl Api {
             draining: CancellationToken::new(),
             stopping: CancellationToken::new(),
             settings: ProxySettings { ping_s: 10 },
+            drift: Drift::Fork,
         };
         Self { recorder, router: super::routes().with_state(Arc::new(app)), process_id, _folder: folder }
     }
@@ -105,6 +107,7 @@ impl Api {
             policy: "default".to_owned(),
             model: "m".to_owned(),
             stream: true,
+            marks: Vec::new(),
             request: Bytes::from_static(request),
         });
         let id = start.id;
