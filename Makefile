@@ -26,7 +26,7 @@ lint:
 
 # Against a mock policy server, direct and through Gleaner; prints a table and keeps JSON.
 bench:
-	cargo bench --bench linear --bench proxy
+	cargo bench --bench linear --bench forest --bench proxy
 
 # Coverage-guided, of all that reads foreign bytes; each target for FUZZ_SECONDS (60).
 fuzz:

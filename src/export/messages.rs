@@ -190,6 +190,7 @@ mod tests {
                 version: <_>::default(),
                 notes: Vec::new(),
             },
+            prompt: trajectory::Prompt::default(),
             messages: raws(messages),
             tools: raws(tools),
             trained: true,

@@ -11,15 +11,15 @@ mod samples;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 use crate::call::CallRecord;
-use crate::ids::RolloutId;
+use crate::ids::{CallId, RolloutId};
 use crate::store::{Rollout, Store, StoreError};
-use crate::trajectory::{self, Broken, Built, Drift, LeftOut, RolloutFacts, Rules, Turn};
+use crate::trajectory::{self, Broken, Built, Class, Drift, LeftOut, RolloutFacts, Rules, Turn};
 
 pub use earlier::Earlier;
 pub use filter::{BadFilter, Filter, policy_seq, since};
@@ -117,6 +117,15 @@ pub async fn build(
     let turns = load::turns(store, rollout, trained, false).await?;
     trajectory::build(&load::facts(rollout), &turns, &Rules { drift, ..Rules::default() })
         .map_err(|broken| ExportError::Broken { rollout: rollout.id, broken })
+}
+
+/// What each call of a rollout is to it.
+///
+/// # Errors
+/// If the store fails.
+pub async fn classes(store: &dyn Store, rollout: &Rollout) -> Result<HashMap<CallId, Class>, ExportError> {
+    let turns = load::turns(store, rollout, &|_| true, false).await?;
+    Ok(turns.iter().map(|turn| turn.record.id).zip(trajectory::classify(&turns)).collect())
 }
 
 /// Writes a data set of the rollouts that `filter` matches: those that have ended, open ones whose purpose is `record`, and any

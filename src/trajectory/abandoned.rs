@@ -53,7 +53,7 @@ pub(super) fn of(turns: &[Turn], tree: &Tree<'_>, threads: &Threads) -> Vec<Opti
     };
     let mut waiting: HashMap<_, Vec<usize>> = HashMap::new();
     for turn in (0..turns.len()).filter(|turn| tree.holds(*turn)) {
-        let prompt = |turn: usize| &turns[turn].record.capture.prompt_ids;
+        let prompt = |turn: usize| &*turns[turn].prompt;
         let asked = waiting.entry((tree.key(turn), tree.parent(turn), prompt(turn).len())).or_default();
         // Those of other prompts of this length wait apart, at the front.
         let same = asked.iter().rposition(|other| prompt(*other) != prompt(turn)).map_or(0, |other| other + 1);

@@ -30,10 +30,10 @@ pub(super) fn samples(rollout: &RolloutFacts, turns: &[Turn], grown: &Grown<'_>,
     for (index, leaf) in leaves.iter().copied().enumerate() {
         let chain = grown.tree.chain(leaf);
         let last = &turns[leaf];
-        let Capture { prompt_ids, completion_ids, rendered, .. } = &last.record.capture;
-        let mut tokens = Tokens::new([prompt_ids.as_slice(), completion_ids].concat());
+        let Capture { completion_ids, rendered, .. } = &last.record.capture;
+        let mut tokens = Tokens::new([&last.prompt, completion_ids.as_slice()].concat());
         let mut kind = None;
-        for placed in placed(&chain, turns, grown.verdicts, &tokens.ids, prompt_ids.len()) {
+        for placed in placed(&chain, turns, grown.verdicts, &tokens.ids, last.prompt.len()) {
             let turn = placed.turn;
             let train = !placed.realigned && grown.verdicts[turn] == Verdict::Trained && trained.insert(turn);
             tokens.add(&turns[turn], &placed, grown.classes[turn], train);
@@ -89,7 +89,7 @@ struct Placed {
 
 /// Places the replies of a sample's way in its `ids`; those that have a span.
 fn placed(chain: &[Step], turns: &[Turn], verdicts: &[Verdict], ids: &[u32], prompt: usize) -> Vec<Placed> {
-    let exact = |step: &Step| step.agrees >= whole(&turns[step.turn].record);
+    let exact = |step: &Step| step.agrees >= whole(&turns[step.turn]);
     // Where the next reply begins that stands as it was sampled.
     let mut bound = prompt;
     let mut bounds: Vec<usize> = chain
@@ -98,7 +98,7 @@ fn placed(chain: &[Step], turns: &[Turn], verdicts: &[Verdict], ids: &[u32], pro
         .map(|step| {
             let before = bound;
             if exact(step) {
-                bound = turns[step.turn].record.capture.prompt_ids.len();
+                bound = turns[step.turn].prompt.len();
             }
             before
         })
@@ -107,8 +107,8 @@ fn placed(chain: &[Step], turns: &[Turn], verdicts: &[Verdict], ids: &[u32], pro
     let mut from = 0;
     let mut placed = Vec::with_capacity(chain.len());
     for (step, bound) in chain.iter().zip(bounds) {
-        let Capture { prompt_ids, completion_ids: reply, .. } = &turns[step.turn].record.capture;
-        let start = prompt_ids.len();
+        let Turn { record, prompt, .. } = &turns[step.turn];
+        let (start, reply) = (prompt.len(), &record.capture.completion_ids);
         let found = if exact(step) {
             Some(start..start + reply.len())
         } else {
@@ -180,7 +180,7 @@ fn images(messages: &[Raw]) -> Vec<SampleImage> {
     Image::of_messages(messages).into_iter().map(unplaced).collect()
 }
 
-fn id(leaf: &Turn) -> String {
+pub(super) fn id(leaf: &Turn) -> String {
     format!("smp_{}", leaf.record.id)
 }
 

@@ -77,7 +77,7 @@ pub(super) fn turn(number: u32, prompt: &[u32], reply: &[u32]) -> Turn {
         capture: Capture {
             level: CaptureLevel::Full,
             reason: None,
-            prompt_ids: prompt.to_vec(),
+            prompt_ids: Vec::new(),
             completion_ids: reply.to_vec(),
             logprobs,
             logprob_kind: LogprobKind::Raw,
@@ -92,7 +92,14 @@ pub(super) fn turn(number: u32, prompt: &[u32], reply: &[u32]) -> Turn {
         version: WeightVersion { version: Some("v1".to_owned()), seq: 1, source: Some(VersionSource::Polled) },
         notes: Vec::new(),
     };
-    Turn { record, messages: Vec::new(), tools: Vec::new(), trained: true, rewards: BTreeMap::new() }
+    Turn {
+        record,
+        prompt: prompt.to_vec().into(),
+        messages: Vec::new(),
+        tools: Vec::new(),
+        trained: true,
+        rewards: BTreeMap::new(),
+    }
 }
 
 pub(super) fn user(text: &str) -> Raw {
@@ -331,7 +338,7 @@ fn status_tells_how_a_conversation_ended() {
     let mut lost = saying(turn(2, &[], &[]), &[user("a"), assistant("b"), user("c")], &assistant(""));
     lost.record.status = CallStatus::Interrupted;
     lost.record.capture = Capture::default();
-    assert_eq!(needs(&[&first.record, &lost.record]), Needs::All);
+    assert_eq!(needs(&[first.clone(), lost.clone()]), Needs::All);
     assert_eq!(status(&[first.clone(), lost.clone()], "passed"), [SampleStatus::Aborted]);
     let after = saying(turn(3, &[1, 2, 3], &[4]), &[user("a"), assistant("b"), user("c")], &assistant("d"));
     assert_eq!(status(&[first, lost, after], "passed"), [SampleStatus::Complete]);

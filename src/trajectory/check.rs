@@ -3,9 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use super::Built;
+use super::assemble::id;
 use super::sample::{Reason, SCHEMA, Sample, Span};
-use crate::call::{CallRecord, CallStatus};
+use super::{Built, Turn};
+use crate::call::CallStatus;
 use crate::ids::CallId;
 
 /// An invariant that does not hold.
@@ -124,16 +125,24 @@ fn empty(sample: &Sample, start: usize, end: usize) -> Result<(), String> {
 }
 
 /// Checks that spans are what the calls sampled, and that each call that has ended is trained or left out, never both.
-pub(super) fn check_calls(built: &Built, records: &[&CallRecord]) -> Result<(), Broken> {
+pub(super) fn check_calls(built: &Built, turns: &[Turn]) -> Result<(), Broken> {
     let left_out: HashMap<CallId, Reason> = built.left_out.iter().map(|left| (left.call_id, left.reason)).collect();
     let mut trained: HashMap<CallId, bool> = HashMap::new();
-    let known: HashMap<CallId, &CallRecord> = records.iter().map(|record| (record.id, *record)).collect();
+    let known: HashMap<CallId, &Turn> = turns.iter().map(|turn| (turn.record.id, turn)).collect();
+    let ids: Vec<String> = turns.iter().map(id).collect();
+    let ends: HashMap<&str, &Turn> = ids.iter().map(String::as_str).zip(turns).collect();
     for sample in &built.samples {
-        let found = replies(sample).map_err(|what| Broken { of: format!("sample {}", sample.id), what })?;
+        let broken = |what: &str| Broken { of: format!("sample {}", sample.id), what: what.to_owned() };
+        let found = replies(sample).map_err(|what| broken(&what))?;
+        let last = ends.get(sample.id.as_str()).copied().ok_or_else(|| broken("it ends with no call"))?;
+        if !sample.token_ids.strip_prefix(&*last.prompt).is_some_and(|rest| rest == last.record.capture.completion_ids) {
+            return Err(broken("it is not its last call's prompt and reply"));
+        }
         for Reply { call_id, place, trained: mask, .. } in found.into_iter().filter(|reply| !reply.realigned) {
-            let exact = known.get(&call_id).is_some_and(|record| {
+            let exact = known.get(&call_id).is_some_and(|turn| {
+                let record = &turn.record;
                 let logprobs = record.capture.logprobs.iter().map(|logprob| Some(*logprob));
-                sample.token_ids[..place.start] == record.capture.prompt_ids
+                begins(sample, place.start, turn, last)
                     && sample.token_ids[place.clone()] == record.capture.completion_ids
                     && sample.logprobs[place].iter().copied().eq(logprobs)
             });
@@ -143,7 +152,7 @@ pub(super) fn check_calls(built: &Built, records: &[&CallRecord]) -> Result<(), 
             *trained.entry(call_id).or_default() |= mask;
         }
     }
-    for record in records {
+    for record in turns.iter().map(|turn| &turn.record) {
         let trained = trained.get(&record.id).copied().unwrap_or_default();
         let left_out = left_out.contains_key(&record.id);
         let what = match (record.status == CallStatus::Running, trained, left_out) {
@@ -155,4 +164,10 @@ pub(super) fn check_calls(built: &Built, records: &[&CallRecord]) -> Result<(), 
         return Err(Broken { of: format!("call {}", record.id), what: what.to_owned() });
     }
     Ok(())
+}
+
+/// Whether a sample begins with a call's prompt of so many tokens. `last` is the sample's end, whose prompt it is known to begin with.
+fn begins(sample: &Sample, start: usize, turn: &Turn, last: &Turn) -> bool {
+    turn.prompt.len() == start
+        && (turn.prompt.shares(&last.prompt) && start <= last.prompt.len() || sample.token_ids[..start] == *turn.prompt)
 }

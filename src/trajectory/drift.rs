@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use super::Turn;
 use super::tree::Tree;
 use super::verdict::whole;
-use crate::call::CallRecord;
 
 /// What becomes of drift.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,21 +34,20 @@ pub(super) struct Parting {
 
 /// Finds where prompts part from earlier replies: the request goes on from a reply by what was said, and its tokens leave that
 /// reply's sequence inside a reply. `said` is whom each turn goes on from by its text.
-pub(super) fn partings(tree: &Tree<'_>, said: &[Option<usize>], records: &[&CallRecord]) -> Vec<Parting> {
+pub(super) fn partings(tree: &Tree<'_>, said: &[Option<usize>], turns: &[Turn]) -> Vec<Parting> {
     let parting = |(turn, earlier): (usize, &Option<usize>)| {
         let earlier = (*earlier)?;
         if tree.parent(turn) == Some(earlier) || !tree.holds(turn) || !tree.holds(earlier) || tree.key(turn) != tree.key(earlier)
         {
             return None;
         }
-        let at = tree.shared(turn, earlier).min(records[turn].capture.prompt_ids.len());
+        let at = tree.shared(turn, earlier).min(turns[turn].prompt.len());
         // Two replies may read the same: then it goes on from the other.
-        if tree.parent(turn).is_some_and(|parent| whole(records[parent]) > at) {
+        if tree.parent(turn).is_some_and(|parent| whole(&turns[parent]) > at) {
             return None;
         }
         let mut up = std::iter::successors(Some(earlier), |reply| tree.parent(*reply));
-        let reply =
-            up.find(|reply| records[*reply].capture.prompt_ids.len() <= at).filter(|reply| at < whole(records[*reply]))?;
+        let reply = up.find(|reply| turns[*reply].prompt.len() <= at).filter(|reply| at < whole(&turns[*reply]))?;
         Some(Parting { turn, earlier, reply, at })
     };
     said.iter().enumerate().filter_map(parting).collect()

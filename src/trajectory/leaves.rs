@@ -1,8 +1,8 @@
 //! Which turns end a sample.
 
+use super::Turn;
 use super::tree::Tree;
 use super::verdict::{Verdict, whole};
-use crate::call::CallRecord;
 
 /// Picks the ends of samples, so that each trained turn lies on a way to one of them: in the order in which conversations began,
 /// a branch's before what came after it. Ends with nothing trained on their own part are dropped where something else goes on;
@@ -35,6 +35,6 @@ fn useful(tree: &Tree<'_>, verdicts: &[Verdict]) -> Vec<bool> {
 }
 
 /// Parts the ends whose samples have at most `most` tokens from the others.
-pub(super) fn within(most: Option<usize>, leaves: Vec<usize>, records: &[&CallRecord]) -> (Vec<usize>, Vec<usize>) {
-    leaves.into_iter().partition(|leaf| most.is_none_or(|most| whole(records[*leaf]) <= most))
+pub(super) fn within(most: Option<usize>, leaves: Vec<usize>, turns: &[Turn]) -> (Vec<usize>, Vec<usize>) {
+    leaves.into_iter().partition(|leaf| most.is_none_or(|most| whole(&turns[*leaf]) <= most))
 }

@@ -12,6 +12,7 @@ mod drift;
 mod forest;
 mod kind;
 mod leaves;
+mod prompt;
 mod realign;
 mod rules;
 mod sample;
@@ -37,6 +38,7 @@ pub use check::{Broken, check};
 pub use conversation::{REASONING, parents, with_reasoning};
 pub use drift::Drift;
 pub use kind::{Class, Kind};
+pub use prompt::{Prompt, turns};
 pub use rules::{Rules, Without};
 pub use sample::{LeftOut, Parent, Reason, SCHEMA, Sample, SampleImage, SampleStatus, Span};
 pub use tree::{Needs, needs};
@@ -49,7 +51,9 @@ use verdict::Verdict;
 /// One call as the forest reads it, with its conversation as text.
 #[derive(Clone, Debug)]
 pub struct Turn {
+    /// Its prompt's ids are in `prompt` and not here.
     pub record: CallRecord,
+    pub prompt: Prompt,
     /// The request's messages and tools in chat completions' form; empty if the request could not be read.
     pub messages: Vec<Raw>,
     pub tools: Vec<Raw>,
@@ -92,22 +96,21 @@ pub struct Built {
 /// # Errors
 /// If what was built breaks an invariant, which is a fault of ours.
 pub fn build(rollout: &RolloutFacts, turns: &[Turn], rules: &Rules<'_>) -> Result<Built, Broken> {
-    let records: Vec<&CallRecord> = turns.iter().map(|turn| &turn.record).collect();
-    let mut tree = Tree::grow(&records);
+    let mut tree = Tree::grow(turns);
     let threads = Threads::read(turns, &|_| true);
     let classes = classes(turns, &tree, &threads);
-    let partings = drift::partings(&tree, &threads.parents, &records);
+    let partings = drift::partings(&tree, &threads.parents, turns);
     let continued = continued(&tree, &threads.parents, turns);
     if rules.drift == Drift::Realign {
         tree.realign(&partings);
     }
     let verdict = |index: usize| {
         let turn = &turns[index];
-        Verdict::of(&turn.record, turn.trained, continued[index], rules.leave_out(&turn.record, classes[index]))
+        Verdict::of(turn, continued[index], rules.leave_out(&turn.record, classes[index]))
     };
     let mut verdicts: Vec<Verdict> = (0..turns.len()).map(verdict).collect();
     let leaves = leaves::pick(&tree, &verdicts);
-    let (leaves, too_long) = leaves::within(rules.max_tokens, leaves, &records);
+    let (leaves, too_long) = leaves::within(rules.max_tokens, leaves, turns);
     let said = &threads.parents;
     let samples = assemble::samples(
         rollout,
@@ -115,20 +118,19 @@ pub fn build(rollout: &RolloutFacts, turns: &[Turn], rules: &Rules<'_>) -> Resul
         &assemble::Grown { tree: &tree, verdicts: &verdicts, classes: &classes, said },
         &leaves,
     );
-    verdict::settle(&mut verdicts, &tree, &records, &leaves, &too_long, rules.max_tokens);
-    let left_out = verdicts.into_iter().zip(&records).filter_map(|(verdict, record)| verdict.left_out(record)).collect();
-    let classes = records.iter().map(|record| record.id).zip(classes).collect();
+    verdict::settle(&mut verdicts, &tree, turns, &leaves, &too_long, rules.max_tokens);
+    let left_out = verdicts.into_iter().zip(turns).filter_map(|(verdict, turn)| verdict.left_out(&turn.record)).collect();
+    let classes = turns.iter().map(|turn| turn.record.id).zip(classes).collect();
     let built = Built { samples, left_out, drift: drift::count(&partings), classes };
     check(&built.samples)?;
-    check::check_calls(&built, &records)?;
+    check::check_calls(&built, turns)?;
     Ok(built)
 }
 
 /// What each call is to its rollout.
 #[must_use]
 pub fn classify(turns: &[Turn]) -> Vec<Class> {
-    let records: Vec<&CallRecord> = turns.iter().map(|turn| &turn.record).collect();
-    classes(turns, &Tree::grow(&records), &Threads::read(turns, &|_| true))
+    classes(turns, &Tree::grow(turns), &Threads::read(turns, &|_| true))
 }
 
 fn classes(turns: &[Turn], tree: &Tree<'_>, threads: &Threads) -> Vec<Class> {

@@ -57,6 +57,7 @@ fn cut(mut turn: Turn) -> Turn {
     turn.record.status = CallStatus::Failed;
     turn.record.failure = Some(Failure::new(FailureKind::Cut, "it broke off"));
     turn.record.capture = Capture::default();
+    turn.prompt = Prompt::default();
     turn
 }
 
@@ -254,8 +255,10 @@ fn each_reason_of_the_list_is_provoked() {
     let mut judge = alone(12);
     judge.trained = false;
     let side = |turn: Turn| saying(turn, &[user("title?")], &assistant("T"));
+    let mut text = change(1, &|record| record.capture = Capture { reason: Some("no ids came".to_owned()), ..Capture::default() });
+    text.prompt = Prompt::default();
     let turns = [
-        change(1, &|record| record.capture = Capture { reason: Some("no ids came".to_owned()), ..Capture::default() }),
+        text,
         change(2, &|record| record.capture.level = CaptureLevel::Text),
         change(3, &|record| record.capture.level = CaptureLevel::Ids),
         change(4, &|record| record.capture.constrained = true),

@@ -1,11 +1,12 @@
 //! The calls of a rollout by whom they go on from: one forest for each policy and model.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
+use super::Turn;
 use super::drift::Parting;
 use super::forest::Forest;
-use super::verdict::{cut, has_ids};
-use crate::call::{CallRecord, CallStatus, ImageHash};
+use super::verdict::{cut, has_ids, whole};
+use crate::call::{CallStatus, ImageHash};
 
 /// What calls must have in common to go on from each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,23 +47,26 @@ pub(super) struct Step {
 
 impl<'a> Tree<'a> {
     /// Adds the calls in the order in which they began. Calls without ids are not in it.
-    pub(super) fn grow(records: &[&'a CallRecord]) -> Self {
+    pub(super) fn grow(turns: &'a [Turn]) -> Self {
         let mut tree = Self {
             forests: BTreeMap::new(),
-            keys: vec![None; records.len()],
-            links: vec![None; records.len()],
-            children: vec![Vec::new(); records.len()],
+            keys: vec![None; turns.len()],
+            links: vec![None; turns.len()],
+            children: vec![Vec::new(); turns.len()],
             roots: Vec::new(),
         };
         // Of replies alike to the last token, the client goes on from the last that it had whole. A call that sampled nothing is
         // nobody's predecessor: whatever has its prompt asks the same again.
         let prefer = |ends: &[usize]| {
-            let said = || ends.iter().rev().copied().filter(|end| !records[*end].capture.completion_ids.is_empty());
-            let whole = |end: &usize| records[*end].status == CallStatus::Done && records[*end].delivered != Some(false);
+            let said = || ends.iter().rev().copied().filter(|end| !turns[*end].record.capture.completion_ids.is_empty());
+            let whole =
+                |end: &usize| turns[*end].record.status == CallStatus::Done && turns[*end].record.delivered != Some(false);
             said().find(whole).or_else(|| said().next())
         };
         let mut lines = Lines::default();
-        for (index, record) in records.iter().copied().enumerate().filter(|(_, record)| has_ids(record)) {
+        let mut latest = HashMap::new();
+        for (index, turn) in turns.iter().enumerate().filter(|(_, turn)| has_ids(turn)) {
+            let record = &turn.record;
             // A sample never crosses a policy, a model, or what ids mean.
             let rendered = record.capture.rendered.as_ref();
             let identity = rendered.map(|rendered| (rendered.tokenizer_hash.as_str(), rendered.template_hash.as_str()));
@@ -74,7 +78,10 @@ impl<'a> Tree<'a> {
             };
             tree.keys[index] = Some(key);
             let forest = tree.forests.entry(key).or_insert_with(Forest::new);
-            forest.add(index, &record.capture.prompt_ids, &record.capture.completion_ids, &prefer);
+            // Of a conversation's calls each mostly goes on from the one before it, which is found without a way from the root.
+            let before = latest.insert((key, turn.prompt.sequence()), index);
+            let after = before.filter(|before| begins_with(turn, &turns[*before]));
+            forest.add(index, after, (&turn.prompt, &record.capture.completion_ids), &prefer);
             tree.links[index] = forest.parent(index).map(|to| Link { to, realigned: None });
             match forest.parent(index) {
                 Some(parent) => tree.children[parent].push(index),
@@ -157,6 +164,12 @@ impl<'a> Tree<'a> {
     }
 }
 
+/// Whether a turn's prompt begins with the whole sequence of another that shares its tokens.
+fn begins_with(turn: &Turn, before: &Turn) -> bool {
+    let reply = &before.record.capture.completion_ids;
+    turn.prompt.len() >= whole(before) && turn.prompt[before.prompt.len()..].starts_with(reply)
+}
+
 /// Conversations by the images in them. What stands for an image is the same ids whatever it shows, so that ids alone would let a
 /// call go on from one that saw another image; calls of one line have images that begin alike.
 #[derive(Default)]
@@ -187,13 +200,13 @@ pub enum Needs {
 
 /// Says which requests [`super::build`] needs. Most rollouts are one conversation, so that its last request has it all.
 #[must_use]
-pub fn needs(records: &[&CallRecord]) -> Needs {
-    let tree = Tree::grow(records);
+pub fn needs(turns: &[Turn]) -> Needs {
+    let tree = Tree::grow(turns);
     let linear = tree.roots.len() <= 1 && tree.children.iter().all(|children| children.len() <= 1);
-    let unknown = records.iter().any(|record| record.status == CallStatus::Done && record.delivered.is_none());
-    let untold = |index: usize| !tree.holds(index) && (unknown || cut(records[index]));
-    if !linear || (0..records.len()).any(untold) {
+    let unknown = turns.iter().any(|turn| turn.record.status == CallStatus::Done && turn.record.delivered.is_none());
+    let untold = |index: usize| !tree.holds(index) && (unknown || cut(&turns[index].record));
+    if !linear || (0..turns.len()).any(untold) {
         return Needs::All;
     }
-    Needs::Some((0..records.len()).filter(|turn| tree.holds(*turn) && tree.children[*turn].is_empty()).collect())
+    Needs::Some((0..turns.len()).filter(|turn| tree.holds(*turn) && tree.children[*turn].is_empty()).collect())
 }

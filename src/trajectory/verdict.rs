@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::Turn;
 use super::sample::{LeftOut, Reason};
 use super::tree::Tree;
 use crate::call::{CallRecord, CallStatus, CaptureLevel, Mark};
@@ -22,14 +23,15 @@ pub(super) enum Verdict {
 impl Verdict {
     /// Judges a call. `continued` says that a later call goes on from its reply, `left_out` why whoever asks
     /// for samples does not want it.
-    pub(super) fn of(record: &CallRecord, trained: bool, continued: bool, left_out: Option<(Reason, Option<String>)>) -> Self {
+    pub(super) fn of(turn: &Turn, continued: bool, left_out: Option<(Reason, Option<String>)>) -> Self {
+        let record = &turn.record;
         if record.status == CallStatus::Running {
             return Self::Running;
         }
-        if let Some(lost) = lost(record, trained, continued) {
+        if let Some(lost) = lost(record, turn.trained, continued) {
             return Self::Dropped(lost.reason, lost.detail);
         }
-        if let Some(verdict) = below_full(record) {
+        if let Some(verdict) = below_full(turn) {
             return verdict;
         }
         if record.capture.constrained {
@@ -58,14 +60,14 @@ impl Verdict {
 pub(super) fn settle(
     verdicts: &mut [Verdict],
     tree: &Tree<'_>,
-    records: &[&CallRecord],
+    turns: &[Turn],
     leaves: &[usize],
     too_long: &[usize],
     most: Option<usize>,
 ) {
     let exact = |leaves: &[usize]| {
         let steps = leaves.iter().flat_map(|leaf| tree.chain(*leaf));
-        steps.filter(|step| step.agrees >= whole(records[step.turn])).map(|step| step.turn).collect::<HashSet<usize>>()
+        steps.filter(|step| step.agrees >= whole(&turns[step.turn])).map(|step| step.turn).collect::<HashSet<usize>>()
     };
     let (given, dropped) = (exact(leaves), exact(too_long));
     for (turn, verdict) in verdicts.iter_mut().enumerate().filter(|(turn, _)| !given.contains(turn)) {
@@ -80,8 +82,8 @@ pub(super) fn settle(
 }
 
 /// The tokens of prompt and reply together.
-pub(super) fn whole(record: &CallRecord) -> usize {
-    record.capture.prompt_ids.len() + record.capture.completion_ids.len()
+pub(super) fn whole(turn: &Turn) -> usize {
+    turn.prompt.len() + turn.record.capture.completion_ids.len()
 }
 
 /// Why a call that has ended gives nothing to train, whatever is known of its tokens: it is of a policy that is not trained, is not its
@@ -106,7 +108,8 @@ pub fn lost(record: &CallRecord, trained: bool, continued: bool) -> Option<LeftO
 
 /// What stands in the way of a whole reply being trained, as far as its tokens go. The level is what the policy found; it is
 /// believed only as far as the ids themselves bear it out.
-fn below_full(record: &CallRecord) -> Option<Verdict> {
+fn below_full(turn: &Turn) -> Option<Verdict> {
+    let Turn { record, prompt, .. } = turn;
     let capture = &record.capture;
     let dropped = |reason| Some(Verdict::Dropped(reason, capture.reason.clone()));
     let said_nothing = record.usage.is_some_and(|usage| usage.completion_tokens == 0);
@@ -114,9 +117,9 @@ fn below_full(record: &CallRecord) -> Option<Verdict> {
         return dropped(Reason::NoOutput);
     }
     match capture.level {
-        CaptureLevel::Text if capture.completion_ids.is_empty() && capture.prompt_ids.is_empty() => dropped(Reason::TextOnly),
+        CaptureLevel::Text if capture.completion_ids.is_empty() && prompt.is_empty() => dropped(Reason::TextOnly),
         CaptureLevel::Text => dropped(Reason::IdsIncomplete),
-        CaptureLevel::Ids | CaptureLevel::Full if capture.prompt_ids.is_empty() => dropped(Reason::IdsIncomplete),
+        CaptureLevel::Ids | CaptureLevel::Full if prompt.is_empty() => dropped(Reason::IdsIncomplete),
         CaptureLevel::Ids => dropped(Reason::LogprobsIncomplete),
         CaptureLevel::Full => {
             let exact = capture.logprobs.len() == capture.completion_ids.len() && capture.logprobs.iter().all(|p| p.is_finite());
@@ -126,8 +129,8 @@ fn below_full(record: &CallRecord) -> Option<Verdict> {
 }
 
 /// Tells whether the call's ids can stand in the forest, as tokens or as context.
-pub(super) fn has_ids(record: &CallRecord) -> bool {
-    record.status != CallStatus::Running && record.capture.level >= CaptureLevel::Ids && !record.capture.prompt_ids.is_empty()
+pub(super) fn has_ids(turn: &Turn) -> bool {
+    turn.record.status != CallStatus::Running && turn.record.capture.level >= CaptureLevel::Ids && !turn.prompt.is_empty()
 }
 
 /// Tells whether the call broke off.

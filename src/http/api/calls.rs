@@ -1,6 +1,5 @@
 //! Calls: their full records and their raw bytes.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -11,15 +10,14 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::extract::{Id, Params, named, page_size};
+use super::known;
 use super::view::{CallView, ImageView};
-use super::{built, known};
 use crate::call::{Call, CallRecord, Image, Prompt, Raw, RawKind, grouped_name};
 use crate::export::asked;
 use crate::http::problem::{Problem, ProblemDocument};
 use crate::ids::{CallId, RolloutId};
 use crate::proxy::App;
 use crate::store::{Rollout, Store, StoreError};
-use crate::trajectory::Class;
 
 /// Where to go on in a list.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -59,7 +57,7 @@ pub(super) async fn list(
     let size = page_size(page.limit) as usize;
     let rollout = known(app.store.rollout(id).await?, "rollout", id)?;
     let (records, next) = cut(app.store.calls(id).await?, after, size)?;
-    let classes: HashMap<CallId, Class> = built(&app, &rollout).await?.classes.into_iter().collect();
+    let classes = crate::export::classes(app.store.as_ref(), &rollout).await?;
     let mut calls = Vec::with_capacity(records.len());
     for record in records {
         let class = classes.get(&record.id).copied().unwrap_or_default();
