@@ -12,10 +12,12 @@ pub struct RecordConfig {
     pub queue: usize,
     /// What becomes of a prompt that parts from an earlier reply that reads the same.
     pub drift: Drift,
+    /// How many alternatives of each sampled token policies are asked for; they are kept in the raw replies.
+    pub top_logprobs: u32,
 }
 
 impl Default for RecordConfig {
     fn default() -> Self {
-        Self { queue: 1024, drift: Drift::default() }
+        Self { queue: 1024, drift: Drift::default(), top_logprobs: 0 }
     }
 }
