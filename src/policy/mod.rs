@@ -31,6 +31,7 @@ mod server_tests;
 mod sglang_tests;
 #[cfg(test)]
 mod stub;
+mod texts;
 mod tools;
 mod transcript;
 mod version;
@@ -43,6 +44,7 @@ use secrecy::SecretString;
 
 use crate::call::{Call, Capture, Event, Failure, FailureKind, Rendered, Reply, Sampling, WeightVersion};
 
+pub use texts::Texts;
 pub use transcript::{Exchange, Transcript};
 
 pub use gate::PauseMode;

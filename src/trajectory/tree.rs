@@ -164,10 +164,11 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Whether a turn's prompt begins with the whole sequence of another that shares its tokens.
+/// Whether a turn's prompt begins with the whole sequence of another that shares its tokens, and so goes on from it or from one
+/// that came after it.
 fn begins_with(turn: &Turn, before: &Turn) -> bool {
     let reply = &before.record.capture.completion_ids;
-    turn.prompt.len() >= whole(before) && turn.prompt[before.prompt.len()..].starts_with(reply)
+    !reply.is_empty() && turn.prompt.len() >= whole(before) && turn.prompt[before.prompt.len()..].starts_with(reply)
 }
 
 /// Conversations by the images in them. What stands for an image is the same ids whatever it shows, so that ids alone would let a
