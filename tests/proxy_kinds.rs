@@ -7,7 +7,7 @@ mod support;
 use serde_json::{Value, json};
 use support::gleaner::{Gleaner, Made, Start, binary};
 use support::policy::{Reply, ScriptedPolicy};
-use support::within;
+use support::{until, within};
 
 const PATH: &str = "/v1/chat/completions";
 
@@ -17,8 +17,8 @@ async fn ask(gleaner: &Gleaner, made: &Made, headers: &[(&str, &str)], body: &Va
     let mut answer = gleaner.send("POST", PATH, &headers, body.to_string().as_bytes()).await;
     let id = answer.call_id();
     assert_eq!(answer.status(), 200);
-    // The end of the answer is the end of the call.
     answer.bytes().await.unwrap();
+    until("the note of its delivery", async || (gleaner.record(&id).await.0["delivered"] == true).then_some(())).await;
     id
 }
 
@@ -60,16 +60,19 @@ async fn what_a_harness_says_of_its_calls_is_kept_and_told() {
     assert!(shown.contains("compaction") && shown.contains("subagent"), "{shown}");
 }
 
-/// A reply with reasoning that the client does not send again, so that the next prompt has other tokens for it.
+/// A tool call that the client sends again under the tool's bare name, so that the next prompt has other tokens for what reads the same.
 async fn drifted(config: &str) -> (Gleaner, Made, [String; 2]) {
-    let script = [Reply::text("the first answer").thinking("let me see"), Reply::text("the second")];
+    let script = [Reply::tools(&[("mcp__look", "{}")]), Reply::text("the second")];
     let policy = ScriptedPolicy::start(402, script).await;
     let gleaner = Start::new(policy.url()).config(config).run().await;
     let made = gleaner.plain_rollout().await;
+    let body = |messages: &[Value]| json!({"model": "m", "messages": messages});
     let mut messages = vec![user("a question")];
-    let first = ask(&gleaner, &made, &[], &json!({"model": "m", "messages": messages})).await;
-    messages.extend([json!({"role": "assistant", "content": "the first answer"}), user("and then?")]);
-    let second = ask(&gleaner, &made, &[], &json!({"model": "m", "messages": messages})).await;
+    let first = ask(&gleaner, &made, &[], &body(&messages)).await;
+    let call = json!({"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}});
+    messages.push(json!({"role": "assistant", "content": null, "tool_calls": [call]}));
+    messages.push(json!({"role": "tool", "tool_call_id": "c", "content": "seen"}));
+    let second = ask(&gleaner, &made, &[], &body(&messages)).await;
     (gleaner, made, [first, second])
 }
 
@@ -98,5 +101,5 @@ async fn the_place_where_tokens_part_is_shown() {
     assert!(shown.contains(&format!("ids sampled by call {second}")) && shown.contains("\n  here: "), "{shown}");
     let shown = command(&gleaner, &["show", &made.id, "--diff", &first, &second]).await;
     assert!(shown.contains(&format!(" tokens into the reply of call {first}\n")), "{shown}");
-    assert!(shown.contains("messages: of call") && shown.contains("without its reasoning"), "{shown}");
+    assert!(shown.contains("messages: of call") && shown.contains("with other tool calls"), "{shown}");
 }
