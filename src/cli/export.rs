@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use clap::builder::PossibleValuesParser;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -72,6 +72,18 @@ pub(super) struct Args {
     /// Print the summary as one line of JSON.
     #[arg(long)]
     json: bool,
+}
+
+impl Args {
+    /// Refuses options that say nothing together.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        ensure!(
+            self.max_tokens.is_none() || self.format != "messages",
+            "--max-tokens counts token ids, which {} has not",
+            self.format
+        );
+        Ok(())
+    }
 }
 
 /// Carries the command out. `trained` says of a policy's name whether it is trained, `drift` what the
@@ -190,11 +202,23 @@ mod tests {
             "2h",
             "--policy-seq",
             "..7",
+            "--without",
+            "side,abandoned",
+            "--max-tokens",
+            "9",
+            "--overlong",
+            "drop",
+            "--drift",
+            "realign",
             "--check",
             "--json",
         ];
         let args = parse(&args).unwrap();
         assert_eq!((args.rollout.len(), args.outcome, args.purpose), (1, Some(Outcome::TimedOut), Some(Purpose::Train)));
+        assert_eq!(
+            (args.without, args.max_tokens, args.drift),
+            (vec![Without::Side, Without::Abandoned], Some(9), Some(Drift::Realign))
+        );
         assert_eq!((args.min_reward, args.policy_seq), (Some(-0.5), Some(i64::MIN..=7)));
     }
 
@@ -203,6 +227,8 @@ mod tests {
         let error = |args: &[&str]| parse(args).unwrap_err().to_string();
         assert!(error(&["parquet", "--out", "a"]).contains("samples, messages"));
         assert!(error(&["samples"]).contains("--out"));
+        assert!(error(&["samples", "--out", "a.jsonl", "--without", "titles"]).contains("side"));
+        assert!(parse(&["messages", "--out", "a.jsonl", "--max-tokens", "9"]).unwrap().check().is_err());
         assert!(error(&["samples", "--out", "a.jsonl", "--since", "noon"]).contains("RFC 3339"));
         assert!(error(&["samples", "--out", "a.jsonl", "--outcome", "won"]).contains("passed"));
     }

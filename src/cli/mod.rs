@@ -118,6 +118,7 @@ async fn run_command(command: Command) -> Result<ExitCode, Stop> {
             Ok(show::run(args, store.open().await?.as_ref(), &|policy| config.trained(policy), config.record.drift).await?)
         }
         Command::Export { store, args } => {
+            args.check().map_err(Stop::Usage)?;
             let config = store.config()?;
             Ok(export::run(args, store.open().await?.as_ref(), &|policy| config.trained(policy), config.record.drift).await?)
         }

@@ -39,16 +39,12 @@ impl Abandoned {
     }
 }
 
-/// Tells of each turn whether, and how, it was abandoned.
-pub(super) fn of(turns: &[Turn], tree: &Tree<'_>, threads: &Threads) -> Vec<Option<Abandoned>> {
+/// Tells of each turn whether, and how, it was abandoned. `continued` says which replies a later call goes on from.
+pub(super) fn of(turns: &[Turn], tree: &Tree<'_>, threads: &Threads, continued: &[bool]) -> Vec<Option<Abandoned>> {
     let mut abandoned = vec![None; turns.len()];
-    let mut gone_on: Vec<bool> = (0..turns.len()).map(|turn| !tree.children(turn).is_empty()).collect();
-    for earlier in threads.parents.iter().flatten() {
-        gone_on[*earlier] = true;
-    }
     let mut ask_again = |earlier: &[usize], turn: usize| {
         for earlier in earlier {
-            abandoned[*earlier] = (!gone_on[*earlier]).then(|| again(&turns[*earlier], &turns[turn]));
+            abandoned[*earlier] = (!continued[*earlier]).then(|| again(&turns[*earlier], &turns[turn]));
         }
     };
     let mut waiting: HashMap<_, Vec<usize>> = HashMap::new();

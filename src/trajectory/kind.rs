@@ -51,24 +51,19 @@ const QUOTE: usize = 12;
 struct Conversation {
     first: usize,
     last: usize,
-    calls: usize,
+    /// A reply of it was gone on from.
+    went_on: bool,
     tools: bool,
     /// What it is about.
     opening: Option<u64>,
 }
 
-/// Tells each turn's kind: as its harness said, else by how the conversations lie to each other.
-pub(super) fn of(turns: &[Turn], tree: &Tree<'_>, threads: &Threads) -> Vec<Kind> {
+/// Tells each turn's kind: as its harness said, else by how the conversations lie to each other. `continued` says which replies a
+/// later call goes on from.
+pub(super) fn of(turns: &[Turn], tree: &Tree<'_>, threads: &Threads, continued: &[bool]) -> Vec<Kind> {
     let (of, conversations) = conversations(turns, tree, threads);
     let with_tools = turns.iter().any(|turn| !turn.tools.is_empty());
-    let beside: Vec<Kind> =
-        conversations.iter().map(|conversation| beside(conversation, &conversations, turns, with_tools)).collect();
-    let mut gone_on = vec![false; turns.len()];
-    for turn in 0..turns.len() {
-        for earlier in [threads.parents[turn], tree.parent(turn)].into_iter().flatten() {
-            gone_on[earlier] = true;
-        }
-    }
+    let beside: Vec<Kind> = conversations.iter().map(|conversation| beside(conversation, &conversations, with_tools)).collect();
     // The conversation that begins anew next after each turn.
     let mut anew = None;
     let mut next = vec![None; turns.len()];
@@ -80,7 +75,7 @@ pub(super) fn of(turns: &[Turn], tree: &Tree<'_>, threads: &Threads) -> Vec<Kind
     }
     let kind = |turn: usize| {
         let by_itself = || {
-            let after = threads.parents[turn].filter(|_| !gone_on[turn])?;
+            let after = threads.parents[turn].filter(|_| !continued[turn])?;
             let anew = &turns[next[turn]?];
             let bare = turns[turn].tools.is_empty() && !turns[after].tools.is_empty();
             (bare || quotes(anew, &turns[turn])).then_some(Kind::Compaction)
@@ -110,14 +105,15 @@ fn conversations(turns: &[Turn], tree: &Tree<'_>, threads: &Threads) -> (Vec<usi
     let mut all: Vec<Conversation> = Vec::new();
     for (index, turn) in turns.iter().enumerate() {
         // One that asks the same again is of the same conversation.
-        let before = threads.parents[index].or(tree.parent(index)).or(threads.again[index]);
+        let after = threads.parents[index].or(tree.parent(index));
+        let before = after.or(threads.again[index]);
         let place = before.map_or(all.len(), |before| of[before]);
         if place == all.len() {
-            all.push(Conversation { first: index, last: index, calls: 0, tools: false, opening: threads.openings[index] });
+            all.push(Conversation { first: index, last: index, went_on: false, tools: false, opening: threads.openings[index] });
         }
         let conversation = &mut all[place];
         conversation.last = index;
-        conversation.calls += 1;
+        conversation.went_on |= after.is_some();
         conversation.tools |= !turn.tools.is_empty();
         of.push(place);
     }
@@ -125,12 +121,12 @@ fn conversations(turns: &[Turn], tree: &Tree<'_>, threads: &Threads) -> (Vec<usi
 }
 
 /// What a conversation is by its place among the others.
-fn beside(conversation: &Conversation, others: &[Conversation], turns: &[Turn], with_tools: bool) -> Kind {
+fn beside(conversation: &Conversation, others: &[Conversation], with_tools: bool) -> Kind {
     // What can't be read as text can't be told apart.
     if conversation.opening.is_none() {
         return Kind::Main;
     }
-    if with_tools && !conversation.tools && conversation.calls == turns_alike(conversation, turns) {
+    if with_tools && !conversation.tools && !conversation.went_on {
         return Kind::Side;
     }
     let around = |other: &Conversation| {
@@ -140,12 +136,6 @@ fn beside(conversation: &Conversation, others: &[Conversation], turns: &[Turn], 
             && other.opening != conversation.opening
     };
     if others.iter().take_while(|other| other.first < conversation.first).any(around) { Kind::Subagent } else { Kind::Main }
-}
-
-/// How many turns of a conversation can ask the same thing again: all, if nothing went on.
-fn turns_alike(conversation: &Conversation, turns: &[Turn]) -> usize {
-    let asked = turns[conversation.first].messages.len();
-    if turns[conversation.last].messages.len() == asked { conversation.calls } else { 0 }
 }
 
 /// Whether a conversation begins with what an earlier reply said: its longest line stands in a message that is not the model's.

@@ -98,9 +98,9 @@ pub struct Built {
 pub fn build(rollout: &RolloutFacts, turns: &[Turn], rules: &Rules<'_>) -> Result<Built, Broken> {
     let mut tree = Tree::grow(turns);
     let threads = Threads::read(turns, &|_| true);
-    let classes = classes(turns, &tree, &threads);
     let partings = drift::partings(&tree, &threads.parents, turns);
     let continued = continued(&tree, &threads.parents, turns);
+    let classes = classes(turns, &tree, &threads, &continued);
     if rules.drift == Drift::Realign {
         tree.realign(&partings);
     }
@@ -130,12 +130,17 @@ pub fn build(rollout: &RolloutFacts, turns: &[Turn], rules: &Rules<'_>) -> Resul
 /// What each call is to its rollout.
 #[must_use]
 pub fn classify(turns: &[Turn]) -> Vec<Class> {
-    classes(turns, &Tree::grow(turns), &Threads::read(turns, &|_| true))
+    let (tree, threads) = (Tree::grow(turns), Threads::read(turns, &|_| true));
+    classes(turns, &tree, &threads, &continued(&tree, &threads.parents, turns))
 }
 
-fn classes(turns: &[Turn], tree: &Tree<'_>, threads: &Threads) -> Vec<Class> {
-    let abandoned = abandoned::of(turns, tree, threads);
-    kind::of(turns, tree, threads).into_iter().zip(abandoned).map(|(kind, abandoned)| Class { kind, abandoned }).collect()
+fn classes(turns: &[Turn], tree: &Tree<'_>, threads: &Threads, continued: &[bool]) -> Vec<Class> {
+    let abandoned = abandoned::of(turns, tree, threads, continued);
+    kind::of(turns, tree, threads, continued)
+        .into_iter()
+        .zip(abandoned)
+        .map(|(kind, abandoned)| Class { kind, abandoned })
+        .collect()
 }
 
 /// Which replies a later call goes on from, by their ids or by what was said.

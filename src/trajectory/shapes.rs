@@ -239,6 +239,12 @@ fn going_on_from_a_part_of_a_cut_reply_is_told_by_what_is_said_of_it() {
     assert_eq!(how(&assistant("whole"), &[assistant("whole")]), Some(Abandoned::Duplicated));
     assert_eq!(how(&assistant("half"), &[]), Some(Abandoned::Retry));
     assert_eq!(how(&assistant("half"), &[user("and now?")]), None);
+    // So is one that was recorded whole and did not reach its client, though the next prompt extends it.
+    let mut unsent = saying(turn(1, &[1], &[2]), &ask, &assistant("whole"));
+    unsent.record.delivered = Some(false);
+    let after = saying(turn(2, &[1, 2, 3], &[4]), &[&ask[..], &[assistant("whole"), user("c")]].concat(), &assistant("done"));
+    assert_eq!(needs(&[unsent.clone(), after.clone()]), Needs::All);
+    assert_eq!(abandoned(&[unsent, after]), [Some(Abandoned::Duplicated), None]);
     // A reply that was had whole is simply gone on from.
     assert_eq!(abandoned(&[said(1, &ask, &assistant("b")), next(&[assistant("b"), user("c")])]), [None, None]);
 }

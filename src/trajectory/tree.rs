@@ -206,7 +206,12 @@ pub fn needs(turns: &[Turn]) -> Needs {
     let linear = tree.roots.len() <= 1 && tree.children.iter().all(|children| children.len() <= 1);
     let unknown = turns.iter().any(|turn| turn.record.status == CallStatus::Done && turn.record.delivered.is_none());
     let untold = |index: usize| !tree.holds(index) && (unknown || cut(&turns[index].record));
-    if !linear || (0..turns.len()).any(untold) {
+    // What came after a reply that was not had whole tells what became of it.
+    let carried = |index: usize| {
+        let record = &turns[index].record;
+        record.status == CallStatus::Done && record.delivered == Some(false) && !tree.children[index].is_empty()
+    };
+    if !linear || (0..turns.len()).any(|index| untold(index) || carried(index)) {
         return Needs::All;
     }
     Needs::Some((0..turns.len()).filter(|turn| tree.holds(*turn) && tree.children[*turn].is_empty()).collect())
