@@ -45,7 +45,7 @@ fn main() {
                 "{name:<18} {calls:>6} {samples:>8} {:>9.2} {:>6} {:>14.1}{}",
                 took.as_secs_f64() * 1e3,
                 growth.map_or_else(String::new, |growth| format!("{growth:.1}")),
-                prompts as f64 / 1e6,
+                f64::from(u32::try_from(prompts / 1000).unwrap()) / 1e3,
                 if slow { "  TOO SLOW" } else { "" }
             );
             before = Some(took);
@@ -121,7 +121,7 @@ fn next(number: usize, said: &mut Vec<u32>) -> CallRecord {
 }
 
 fn message(at: usize) -> Raw {
-    let role = if at % 2 == 0 { "user" } else { "assistant" };
+    let role = if at.is_multiple_of(2) { "user" } else { "assistant" };
     Raw::from_value(&serde_json::json!({"role": role, "content": format!("what was said {at}")}))
 }
 

@@ -63,9 +63,9 @@ impl Filter {
     #[must_use]
     pub fn chooses(&self, record: &CallRecord) -> bool {
         let runs = &record.capture.runs;
-        self.policy_seq.as_ref().is_none_or(|range| match runs.is_empty() {
-            true => range.contains(&record.version.seq),
-            false => runs.iter().all(|run| range.contains(&run.version.seq)),
+        self.policy_seq.as_ref().is_none_or(|range| {
+            let mut seqs = runs.iter().map(|run| run.version.seq);
+            if runs.is_empty() { range.contains(&record.version.seq) } else { seqs.all(|seq| range.contains(&seq)) }
         })
     }
 }

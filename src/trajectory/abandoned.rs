@@ -19,7 +19,7 @@ pub enum Abandoned {
     DoubledLimit,
     /// The reply was cut, and the next request asks to go on from the part that there was, as Claude Code does.
     Resumed,
-    /// The reply was cut in a tool call, which stands in the next request as one that was aborted, as OpenCode does.
+    /// The reply was cut in a tool call, which stands in the next request as one that was aborted, as `OpenCode` does.
     PhantomCall,
     /// The reply was cut, and the next request has what was whole of it; what it said may come twice, as with Codex.
     Duplicated,

@@ -106,7 +106,7 @@ fn replies(sample: &Sample) -> Result<Vec<Reply>, String> {
             }
             Some(_) => return Err(format!("the spans of call {} are not one reply", span.call_id)),
             None => {
-                replies.push(Reply { call_id: span.call_id, place: span.start..span.end, realigned: span.realigned, trained })
+                replies.push(Reply { call_id: span.call_id, place: span.start..span.end, realigned: span.realigned, trained });
             }
         }
     }
@@ -135,7 +135,7 @@ pub(super) fn check_calls(built: &Built, turns: &[Turn]) -> Result<(), Broken> {
         let broken = |what: &str| Broken { of: format!("sample {}", sample.id), what: what.to_owned() };
         let found = replies(sample).map_err(|what| broken(&what))?;
         let last = ends.get(sample.id.as_str()).copied().ok_or_else(|| broken("it ends with no call"))?;
-        if !sample.token_ids.strip_prefix(&*last.prompt).is_some_and(|rest| rest == last.record.capture.completion_ids) {
+        if sample.token_ids.strip_prefix(&*last.prompt).is_none_or(|rest| rest != last.record.capture.completion_ids) {
             return Err(broken("it is not its last call's prompt and reply"));
         }
         for Reply { call_id, place, trained: mask, .. } in found.into_iter().filter(|reply| !reply.realigned) {

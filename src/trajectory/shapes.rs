@@ -196,6 +196,7 @@ fn a_conversation_that_begins_from_a_summary_was_compacted() {
 
 #[test]
 fn a_harness_that_says_what_a_call_is_is_believed() {
+    use Kind::{Compaction, Main, Side, Subagent};
     let plain = |number| said(number, &[user("a")], &assistant("b"));
     let turns = [
         marked(plain(1), "x-openai-subagent", "collab_spawn"),
@@ -207,7 +208,6 @@ fn a_harness_that_says_what_a_call_is_is_believed() {
         marked(plain(7), "x-openai-subagent", "compact"),
         marked(plain(8), "foreign", "it has no header x"),
     ];
-    use Kind::{Compaction, Main, Side, Subagent};
     assert_eq!(kinds(&turns), [Subagent, Subagent, Subagent, Main, Compaction, Side, Compaction, Main]);
 }
 
@@ -263,7 +263,7 @@ fn each_reason_of_the_list_is_provoked() {
     let side = |turn: Turn| saying(turn, &[user("title?")], &assistant("T"));
     let mut text = change(1, &|record| record.capture = Capture { reason: Some("no ids came".to_owned()), ..Capture::default() });
     text.prompt = Prompt::default();
-    let turns = [
+    let turns = vec![
         text,
         change(2, &|record| record.capture.level = CaptureLevel::Text),
         change(3, &|record| record.capture.level = CaptureLevel::Ids),

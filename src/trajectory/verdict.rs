@@ -73,9 +73,10 @@ pub(super) fn settle(
     for (turn, verdict) in verdicts.iter_mut().enumerate().filter(|(turn, _)| !given.contains(turn)) {
         if *verdict == Verdict::Trained {
             let most = most.unwrap_or_default();
-            *verdict = match dropped.contains(&turn) {
-                true => Verdict::Masked(Reason::OverLength, Some(format!("its sample has more than {most} tokens"))),
-                false => Verdict::Masked(Reason::Realigned, None),
+            *verdict = if dropped.contains(&turn) {
+                Verdict::Masked(Reason::OverLength, Some(format!("its sample has more than {most} tokens")))
+            } else {
+                Verdict::Masked(Reason::Realigned, None)
             };
         }
     }
