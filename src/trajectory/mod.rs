@@ -35,7 +35,7 @@ use crate::ids::{CallId, RolloutId};
 
 pub use abandoned::Abandoned;
 pub use check::{Broken, check};
-pub use conversation::{REASONING, parents, with_reasoning};
+pub use conversation::{REASONING, hash_arguments, parents, tool_name, with_reasoning};
 pub use drift::Drift;
 pub use kind::{Class, Kind};
 pub use prompt::{Prompt, turns};
