@@ -6,8 +6,11 @@ mod blob;
 #[cfg(test)]
 mod blob_tests;
 mod body;
+mod chain;
 mod config;
+mod delta;
 mod pack;
+mod packing;
 mod rollout;
 mod sqlite;
 

@@ -14,7 +14,10 @@ mod code;
 mod error;
 mod insert;
 mod process;
+mod prompt;
+mod raw;
 mod rollout;
+mod seal;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -47,7 +50,17 @@ pub(super) struct SqliteStore {
     config: StoreConfig,
     process: ProcessId,
     reads: SqlitePool,
+    rests: raw::Rests,
+    unsealed: Unsealed,
     writer_taken: Arc<AtomicBool>,
+}
+
+/// Rows up to these numbers are from before rows had sums.
+#[derive(Clone, Copy, Debug, Default, sqlx::FromRow)]
+struct Unsealed {
+    rollouts: i64,
+    calls: i64,
+    processes: i64,
 }
 
 impl SqliteStore {
@@ -67,7 +80,10 @@ impl SqliteStore {
             .connect_with(options.pragma("query_only", "true"))
             .await
             .map_err(|error| error::of_reader(&error, path))?;
-        Ok(Self { path: path.to_owned(), config: config.clone(), process, reads, writer_taken: Arc::default() })
+        let unsealed = sqlx::query_as("SELECT rollouts, calls, processes FROM unsealed").fetch_one(&reads).await;
+        let unsealed = unsealed.map_err(|error| error::of_reader(&error, path))?;
+        let (rests, writer_taken) = (raw::Rests::default(), Arc::default());
+        Ok(Self { path: path.to_owned(), config: config.clone(), process, reads, rests, unsealed, writer_taken })
     }
 
     fn failed(&self, error: &sqlx::Error) -> StoreError {
@@ -179,6 +195,6 @@ impl Store for SqliteStore {
     }
 
     async fn image(&self, hash: ImageHash) -> Result<Option<Bytes>, StoreError> {
-        Ok(self.read_blob(hash).await?.map(Bytes::from))
+        self.read_blob(hash).await
     }
 }
