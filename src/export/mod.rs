@@ -10,6 +10,7 @@ mod messages;
 mod samples;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ use crate::trajectory::{self, Broken, Built, LeftOut, RolloutFacts, Turn};
 pub use earlier::Earlier;
 pub use filter::{BadFilter, Filter, policy_seq, since};
 pub use load::asked;
+pub use verify::{Verified, verify};
 
 /// Every format that can be written.
 pub static ALL: &[&dyn Format] = &[&samples::Samples, &messages::Messages];

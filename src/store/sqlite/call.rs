@@ -28,7 +28,19 @@ pub(super) fn query(condition: &str) -> QueryBuilder<Sqlite> {
 }
 
 impl SqliteStore {
-    pub(super) async fn read_calls(&self, mut query: QueryBuilder<Sqlite>) -> Result<Vec<CallRecord>, StoreError> {
+    pub(super) async fn call_of(&self, id: CallId) -> Result<Option<CallRecord>, StoreError> {
+        let mut query = query("c.id = ");
+        query.push_bind(id.0.as_bytes().to_vec());
+        Ok(self.read_calls(query).await?.pop())
+    }
+
+    pub(super) async fn calls_of(&self, rollout: RolloutId) -> Result<Vec<CallRecord>, StoreError> {
+        let mut query = query("c.rollout = (SELECT seq FROM rollouts WHERE id = ");
+        query.push_bind(rollout.0.as_bytes().to_vec()).push(") ORDER BY c.started_at, c.seq");
+        self.read_calls(query).await
+    }
+
+    async fn read_calls(&self, mut query: QueryBuilder<Sqlite>) -> Result<Vec<CallRecord>, StoreError> {
         let rows = query.build().fetch_all(&self.reads).await.map_err(|error| self.failed(&error))?;
         let mut living = HashMap::new();
         let read = rows.iter().map(|row| {

@@ -50,7 +50,7 @@ impl Rests {
 }
 
 /// A body of a call.
-type Part = (CallId, RawKind);
+pub(super) type Part = (CallId, RawKind);
 
 impl SqliteStore {
     pub(super) async fn read_raw(&self, call: CallId, kind: RawKind) -> Result<Option<Bytes>, StoreError> {
@@ -104,7 +104,7 @@ impl SqliteStore {
     }
 
     /// A body as it is kept; `None` if there is no such call.
-    async fn packed(&self, (call, kind): Part) -> Result<Option<Vec<u8>>, StoreError> {
+    pub(super) async fn packed(&self, (call, kind): Part) -> Result<Option<Vec<u8>>, StoreError> {
         let sql = match kind {
             RawKind::Request => "SELECT request FROM calls WHERE id = ?",
             RawKind::Upstream => "SELECT r.upstream FROM calls c LEFT JOIN replies r ON r.call = c.seq WHERE c.id = ?",
