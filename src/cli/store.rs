@@ -33,7 +33,7 @@ enum Command {
     /// Delete rollouts whole, with their calls and what nobody else refers to. Takes those that fit all that is given.
     ///
     /// Open rollouts stay, unless they are named (`--rollout`, `--status open`); one with a call in flight always stays. May run beside
-    /// a server. The file gets smaller step by step (incremental vacuum); that of a store made by Gleaner 0.0 only with --vacuum.
+    /// a server. The file gets smaller step by step (incremental vacuum); that of a store from before there was this command, only with --vacuum.
     Prune(PruneArgs),
 }
 
@@ -173,4 +173,44 @@ fn fits(rollout: &Rollout, args: &PruneArgs) -> bool {
 
 fn json_line(value: &impl serde::Serialize) -> anyhow::Result<String> {
     Ok(format!("{}\n", serde_json::to_string(value).context("writing the result")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args as _, FromArgMatches as _};
+
+    use super::*;
+
+    fn parse(args: &[&str]) -> Result<Args, clap::Error> {
+        let command = Args::augment_args(clap::Command::new("store"));
+        Args::from_arg_matches(&command.try_get_matches_from([&["store"], args].concat())?)
+    }
+
+    #[test]
+    fn a_deletion_says_of_what() {
+        assert!(parse(&["check", "--json"]).is_ok());
+        for nothing in [&["prune"][..], &["prune", "--dry-run"], &["prune", "--vacuum", "--dry-run", "--status", "open"]] {
+            assert!(parse(nothing).is_err(), "{nothing:?}");
+        }
+        let args = ["prune", "--older-than", "30d", "--outcome", "failed", "--outcome", "infra_error", "--vacuum"];
+        let Command::Prune(args) = parse(&args).unwrap().command else { panic!("another command") };
+        assert_eq!(args.outcome, [Outcome::Failed, Outcome::InfraError]);
+        assert!(args.older_than.is_some() && args.vacuum && args.status.is_none() && args.rollout.is_empty());
+    }
+
+    #[test]
+    fn faults_are_named_and_counted() {
+        let (rollout, call) = (RolloutId::generate(), crate::ids::CallId::generate());
+        let fault = crate::store::Fault { rollout: Some(rollout), call: Some(call), part: "request".into(), what: "a\nb".into() };
+        let mut verified = Verified { requests: 1, samples: 2, ..Verified::default() };
+        assert!(
+            report(&verified).ends_with("1 request read anew, 2 samples built anew\nall is as it was written\n"),
+            "{}",
+            report(&verified)
+        );
+        verified.store.faults.push(fault);
+        let text = report(&verified);
+        assert!(text.starts_with(&format!("call {call} of rollout {rollout}: request: a b\n")), "{text}");
+        assert!(text.contains("1 fault; "), "{text}");
+    }
 }

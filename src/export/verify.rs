@@ -43,7 +43,12 @@ pub async fn verify(store: &dyn Store, trained: &(dyn Fn(&str) -> bool + Sync)) 
 }
 
 impl Verified {
-    async fn rollout(&mut self, store: &dyn Store, rollout: &Rollout, trained: &(dyn Fn(&str) -> bool + Sync)) -> Result<(), StoreError> {
+    async fn rollout(
+        &mut self,
+        store: &dyn Store,
+        rollout: &Rollout,
+        trained: &(dyn Fn(&str) -> bool + Sync),
+    ) -> Result<(), StoreError> {
         // Calls that the store can't read are its own faults, named already.
         let Ok(records) = store.calls(rollout.id).await else { return Ok(()) };
         let mut earlier = Earlier::new(store, rollout.id);
@@ -76,7 +81,9 @@ impl Verified {
         let Ok(Some(body)) = store.raw(record.id, RawKind::Request).await else { return };
         match earlier.read(wire, &record.target, &body).await {
             Ok(Ok(calls)) if calls.len() > record.choice as usize => self.requests += 1,
-            Ok(Ok(calls)) => self.fault(record, "request", format!("it asks for {} replies, and this is {}", calls.len(), record.choice)),
+            Ok(Ok(calls)) => {
+                self.fault(record, "request", format!("it asks for {} replies, and this is {}", calls.len(), record.choice))
+            }
             Ok(Err(failure)) => self.fault(record, "request", format!("its wire does not read it: {}", failure.message)),
             // The store's own.
             Err(_) => {}
@@ -102,5 +109,7 @@ fn counts(record: &CallRecord) -> Option<String> {
     let (prompt, completion, logprobs) = (capture.prompt_ids.len(), capture.completion_ids.len(), capture.logprobs.len());
     let usage = record.usage.map(|usage| (usage.prompt_tokens, usage.completion_tokens));
     let holds = completion == logprobs && usage.is_none_or(|usage| usage == (prompt as u64, completion as u64));
-    (!holds).then(|| format!("{prompt} prompt ids, {completion} completion ids, {logprobs} log-probabilities; the server counted {usage:?}"))
+    (!holds).then(|| {
+        format!("{prompt} prompt ids, {completion} completion ids, {logprobs} log-probabilities; the server counted {usage:?}")
+    })
 }

@@ -2,9 +2,9 @@
 //!
 //! A harness sends its whole history with each call, images included, and the policy is sent them again. So runs of base64 are
 //! cut out of a body before it is packed, and the body is kept as what is left with a list of what belongs where. Only what can
-//! be written again byte for byte is cut. A kept body begins with [`CHECKED`] and the checksum of what it was; where something
-//! was cut out follow [`CUT`], the number of places, and for each how far it is from the one before, its form and its hash; then
-//! what is left, packed as any body. Neither is there in bodies of before.
+//! be written again byte for byte is cut. A kept body begins with [`CHECKED`] and the checksum of what follows as it is before it is
+//! packed; where something was cut out follow [`CUT`], the number of places, and for each how far it is from the one before, its
+//! form and its hash; then what is left, packed as any body. Bodies of before have no checksum.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,6 +19,8 @@ use crate::ids::CallId;
 // `store/body.rs` has the other first bytes.
 const CUT: u8 = 4;
 const CHECKED: u8 = 5;
+/// Bytes of the first and the checksum.
+const HEAD: usize = 5;
 
 /// Base64 that nothing names as such is looked for in strings of this length and longer.
 const LARGE: usize = 16 << 10;
@@ -72,15 +74,14 @@ struct Place {
     named: bool,
 }
 
-/// Puts a kept body together: the checksum of `body`, what was cut out of it, and what is left, packed.
-pub(super) fn finish(body: &[u8], cut: Option<&Cut>, blobs: Vec<Blob>, rest: &[u8]) -> Packed {
+/// Puts a kept body together: what was cut out of it, and what is left, which is `packed`.
+pub(super) fn finish(body: &[u8], cut: Option<&Cut>, blobs: Vec<Blob>, packed: &[u8]) -> Packed {
     if body.is_empty() {
         return Packed::default();
     }
     let places = cut.map_or(&[][..], |cut| &cut.places);
-    let mut bytes = Vec::with_capacity(rest.len() + places.len() * 40 + 16);
-    bytes.push(CHECKED);
-    bytes.extend_from_slice(&crc32fast::hash(body).to_le_bytes());
+    let mut bytes = Vec::with_capacity(packed.len() + places.len() * 40 + 16);
+    bytes.extend_from_slice(&[CHECKED, 0, 0, 0, 0]);
     if !places.is_empty() {
         bytes.push(CUT);
         varint(&mut bytes, places.len() as u64);
@@ -92,9 +93,19 @@ pub(super) fn finish(body: &[u8], cut: Option<&Cut>, blobs: Vec<Blob>, rest: &[u
         bytes.extend_from_slice(place.hash.as_bytes());
         last = place.at.end;
     }
-    bytes.extend_from_slice(rest);
+    let sum = sum(&bytes[HEAD..], cut.map_or(body, |cut| &cut.rest));
+    bytes[1..HEAD].copy_from_slice(&sum.to_le_bytes());
+    bytes.extend_from_slice(packed);
     let images = places.iter().filter(|place| place.named).flat_map(|place| *place.hash.as_bytes()).collect();
     Packed { bytes, blobs, hashes: places.iter().map(|place| place.hash).collect(), images, base: None }
+}
+
+/// The checksum of a body as it is kept, before it is packed.
+fn sum(places: &[u8], rest: &[u8]) -> u32 {
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(places);
+    sum.update(rest);
+    sum.finalize()
 }
 
 /// Cuts out what can be; gives the bytes of what `known`, the cut of the `request` that the body was made from, has not.
@@ -204,8 +215,10 @@ fn start_of(body: &[u8], floor: usize, mut at: usize) -> usize {
 
 /// A kept body, its parts still to be put together.
 pub(super) struct Opened<'a> {
-    /// The checksum of the body as it came; bodies of before have none.
+    /// The checksum of what follows; bodies of before have none.
     sum: Option<u32>,
+    /// The places as they are written.
+    written: &'a [u8],
     places: Vec<(usize, Base64Form, ImageHash)>,
     /// What is left of the body without its blobs, packed.
     rest: &'a [u8],
@@ -219,6 +232,7 @@ pub(super) fn open(mut bytes: &[u8]) -> Option<Opened<'_>> {
         (sum, bytes) = (Some(u32::from_le_bytes(*written)), after);
     }
     let mut places = Vec::new();
+    let whole = bytes;
     if let Some((&CUT, after)) = bytes.split_first() {
         bytes = after;
         for _ in 0..read_varint(&mut bytes)? {
@@ -229,7 +243,7 @@ pub(super) fn open(mut bytes: &[u8]) -> Option<Opened<'_>> {
             bytes = after;
         }
     }
-    Some(Opened { sum, places, rest: bytes })
+    Some(Opened { sum, written: &whole[..whole.len() - bytes.len()], places, rest: bytes })
 }
 
 impl Opened<'_> {
@@ -238,14 +252,10 @@ impl Opened<'_> {
         body::base(self.rest)
     }
 
-    /// What is left of the body without its blobs, given its base's bytes.
+    /// What is left of the body without its blobs, given its base's bytes; `None` if it is another than was kept.
     pub fn rest(&self, base: &[u8]) -> Option<Vec<u8>> {
-        body::unpack(self.rest, base)
-    }
-
-    /// Whether these bytes can be the rest: told only where no blob is missing from them.
-    pub fn may_be(&self, rest: &[u8]) -> bool {
-        !self.places.is_empty() || self.sum.is_none_or(|sum| sum == crc32fast::hash(rest))
+        let rest = body::unpack(self.rest, base)?;
+        self.sum.is_none_or(|written| written == sum(self.written, &rest)).then_some(rest)
     }
 
     /// The blobs that belong into it.
@@ -253,13 +263,12 @@ impl Opened<'_> {
         self.places.iter().map(|(_, _, hash)| *hash)
     }
 
-    /// The body as it came, from its rest; `None` if a blob is missing, or it is another than was kept.
+    /// The body as it came, from its rest; `None` if a blob is missing, or the places are none of its.
     pub fn close(&self, rest: Bytes, blobs: &HashMap<ImageHash, Bytes>) -> Option<Bytes> {
-        let body = if self.places.is_empty() { rest } else { self.put_back(&rest, blobs)?.into() };
-        self.sum.is_none_or(|sum| sum == crc32fast::hash(&body)).then_some(body)
-    }
-
-    fn put_back(&self, mut rest: &[u8], blobs: &HashMap<ImageHash, Bytes>) -> Option<Vec<u8>> {
+        if self.places.is_empty() {
+            return Some(rest);
+        }
+        let mut rest = rest.as_ref();
         let mut body = Vec::new();
         for (gap, form, hash) in &self.places {
             let (before, after) = rest.split_at_checked(*gap)?;
@@ -268,6 +277,6 @@ impl Opened<'_> {
             rest = after;
         }
         body.extend_from_slice(rest);
-        Some(body)
+        Some(body.into())
     }
 }

@@ -120,7 +120,8 @@ impl Chains {
             let (ids, length) = known.ids.as_ref()?;
             Some(Shared { call: known.call, count: shared_head(prompt, ids), length: *length })
         };
-        let named = calls.iter().find(|known| Some(known.call) == after).and_then(shared).filter(|shared| shared.count >= WORTH / 4);
+        let named =
+            calls.iter().find(|known| Some(known.call) == after).and_then(shared).filter(|shared| shared.count >= WORTH / 4);
         let best = named.or_else(|| calls.iter().filter_map(shared).max_by_key(|shared| shared.count))?;
         (best.count >= WORTH / 4 && best.length < LONGEST_IDS).then_some(best)
     }
@@ -139,7 +140,10 @@ impl Chains {
             return;
         }
         // What the old one has in common stays where it is.
-        let mut ids = old.filter(|old| shared.is_some_and(|shared| shared.call == old.call)).and_then(|old| old.ids).map_or_else(Vec::new, |old| old.0);
+        let mut ids = old
+            .filter(|old| shared.is_some_and(|shared| shared.call == old.call))
+            .and_then(|old| old.ids)
+            .map_or_else(Vec::new, |old| old.0);
         ids.truncate(if ids.is_empty() { 0 } else { shared.map_or(0, |shared| shared.count) });
         ids.extend_from_slice(&prompt[ids.len()..]);
         ids.extend_from_slice(completion);

@@ -160,7 +160,9 @@ impl Table {
 /// The hash of the stretch that begins at `at`.
 fn window(bytes: &[u8], at: usize) -> u64 {
     let (words, _) = bytes[at..at + WINDOW].as_chunks::<8>();
-    let mixed = words.iter().fold(0_u64, |hash, word| (hash.rotate_left(23) ^ u64::from_le_bytes(*word)).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mixed = words
+        .iter()
+        .fold(0_u64, |hash, word| (hash.rotate_left(23) ^ u64::from_le_bytes(*word)).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     mixed ^ (mixed >> 29)
 }
 
@@ -214,7 +216,8 @@ mod tests {
     #[test]
     fn what_moved_is_copied_wherever_it_is() {
         let base = text(200_000, 1);
-        let moved = [b"new" as &[u8], &base[150_000..], b"mark", &base[..100_000], &text(500, 2), &base[100_000..150_000]].concat();
+        let moved =
+            [b"new" as &[u8], &base[150_000..], b"mark", &base[..100_000], &text(500, 2), &base[100_000..150_000]].concat();
         let delta = Delta::of(&moved, &base);
         assert!(delta.literals.len() < 700, "{} bytes are new", delta.literals.len());
         assert_eq!(back(&delta, &base), Some(moved));

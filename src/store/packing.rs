@@ -182,7 +182,9 @@ impl Packing {
         let blob = Blob { hash: ImageHash::of(rest), bytes: self.packer.pack_small(rest).into(), packed: true };
         let packed = self.packer.pack_delta(&Delta::of(rest, rest), Base::Blob(blob.hash));
         self.openings.push_back(Opening { blob: blob.clone(), rest: rest.clone() });
-        while self.openings.len() > OPENINGS || self.openings.iter().map(|opening| opening.rest.len()).sum::<usize>() > OPENINGS_BYTES {
+        while self.openings.len() > OPENINGS
+            || self.openings.iter().map(|opening| opening.rest.len()).sum::<usize>() > OPENINGS_BYTES
+        {
             self.openings.pop_front();
         }
         (packed, Some(blob))
@@ -223,6 +225,8 @@ impl Packing {
         let told = link.as_ref().and_then(|link| Some((told_by(body, link)?, link)));
         let (packed, after) = match told {
             Some((delta, link)) => (self.packer.pack_delta(&delta, link.base), Some(link)),
+            // A key frame of its chain: done once for many.
+            None if before.is_some() && body.len() >= LARGE => (self.packer.pack_small(body), None),
             None => (self.packer.pack(body), None),
         };
         self.chains.keep(rollout, call, kind, body.clone(), after);

@@ -110,7 +110,8 @@ impl SqliteStore {
                 }
             };
             for row in rows {
-                let holds = seal::holds(&row, columns, "sum").and_then(|holds| Ok(holds.unwrap_or(row.try_get::<i64, _>(key)? <= old)));
+                let holds =
+                    seal::holds(&row, columns, "sum").and_then(|holds| Ok(holds.unwrap_or(row.try_get::<i64, _>(key)? <= old)));
                 if !matches!(holds, Ok(true)) {
                     let rollout = if table == "rollouts" { blob_id(&row, "id").ok().map(RolloutId) } else { None };
                     let number = row.try_get::<i64, _>(key).unwrap_or_default();
@@ -184,7 +185,8 @@ impl SqliteStore {
         loop {
             let sql = "SELECT seq, hash FROM blobs WHERE seq > ? ORDER BY seq LIMIT 1";
             let row: Result<Option<SqliteRow>, _> = sqlx::query(sql).bind(after).fetch_optional(&self.reads).await;
-            let next = row.and_then(|row| row.map(|row| Ok((row.try_get::<i64, _>(0)?, row.try_get::<Vec<u8>, _>(1)?))).transpose());
+            let next =
+                row.and_then(|row| row.map(|row| Ok((row.try_get::<i64, _>(0)?, row.try_get::<Vec<u8>, _>(1)?))).transpose());
             let (seq, hash) = match next {
                 Ok(Some(next)) => next,
                 Ok(None) => return,

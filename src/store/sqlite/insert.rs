@@ -118,8 +118,7 @@ pub(super) fn end(db: &Connection, call: i64, end: &CallEnd, packed: &PackedEnd)
         ("message", &bytes(&packed.message)),
     ];
     let bodies: [&dyn ToSql; 3] = [&bytes(&packed.upstream.bytes), &bytes(&packed.response.bytes), &bytes(&packed.prompt.bytes)];
-    static INSERT: LazyLock<String> =
-        LazyLock::new(|| seal::insert("replies", seal::REPLY, &["upstream", "response", "prompt"]));
+    static INSERT: LazyLock<String> = LazyLock::new(|| seal::insert("replies", seal::REPLY, &["upstream", "response", "prompt"]));
     seal::write(db, &INSERT, seal::REPLY, &values, &bodies)
 }
 
@@ -149,10 +148,11 @@ pub(super) fn blobs(db: &Connection, call: i64, packed: &Packed) -> rusqlite::Re
         // Asked first: what is sent again with every call is large.
         let kept = db.prepare_cached("SELECT 1 FROM blobs WHERE hash = ?")?.exists([blob.hash.as_bytes()])?;
         if !kept {
-            db.prepare_cached("INSERT INTO blobs (hash, bytes, packed) VALUES (?, ?, ?)")?.execute(params![
+            db.prepare_cached("INSERT INTO blobs (hash, bytes, packed, sum) VALUES (?, ?, ?, ?)")?.execute(params![
                 blob.hash.as_bytes(),
                 blob.bytes.as_ref(),
-                blob.packed
+                blob.packed,
+                crc32fast::hash(&blob.bytes)
             ])?;
         }
     }

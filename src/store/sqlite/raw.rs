@@ -96,7 +96,7 @@ impl SqliteStore {
         };
         for (part, packed) in chain.into_iter().rev() {
             let opened = blob::open(&packed).ok_or_else(|| self.damaged(wanted, part))?;
-            let unpacked = opened.rest(&rest).filter(|rest| opened.may_be(rest)).ok_or_else(|| self.damaged(wanted, part))?;
+            let unpacked = opened.rest(&rest).ok_or_else(|| self.damaged(wanted, part))?;
             rest = unpacked.into();
             self.rests.keep(part, rest.clone());
         }
@@ -117,10 +117,11 @@ impl SqliteStore {
     }
 
     pub(super) async fn read_blob(&self, hash: ImageHash) -> Result<Option<Bytes>, StoreError> {
-        let query = sqlx::query_as("SELECT bytes, packed FROM blobs WHERE hash = ?").bind(hash.as_bytes().to_vec());
+        let query = sqlx::query_as("SELECT bytes, packed, sum FROM blobs WHERE hash = ?").bind(hash.as_bytes().to_vec());
         let row = query.fetch_optional(&self.reads).await.map_err(|error| self.failed(&error))?;
-        let Some((bytes, packed)): Option<(Vec<u8>, bool)> = row else { return Ok(None) };
-        let bytes = if packed { body::unpack(&bytes, &[]) } else { Some(bytes) };
+        let Some((bytes, packed, sum)): Option<(Vec<u8>, bool, Option<i64>)> = row else { return Ok(None) };
+        let bytes = sum.is_none_or(|sum| sum == i64::from(crc32fast::hash(&bytes))).then_some(bytes);
+        let bytes = if packed { bytes.and_then(|bytes| body::unpack(&bytes, &[])) } else { bytes };
         bytes.map(|bytes| Some(bytes.into())).ok_or_else(|| self.broken(&format!("the blob {hash}")))
     }
 
