@@ -25,6 +25,7 @@ mod sweep;
 mod tests;
 mod writer;
 
+use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,7 +39,7 @@ use sqlx::sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, Sq
 use sqlx::{ConnectOptions, Connection};
 
 use super::{Checked, Prune, Pruned, Rollout, RolloutFilter, Store, StoreConfig, StoreError, Writer};
-use crate::call::{CallRecord, ImageHash, RawKind};
+use crate::call::{CallRecord, ImageHash, RawKind, WeightVersion};
 use crate::ids::{CallId, ProcessId, RolloutId, RolloutKey};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
@@ -192,6 +193,10 @@ impl Store for SqliteStore {
 
     async fn raw(&self, call: CallId, kind: RawKind) -> Result<Option<Bytes>, StoreError> {
         self.read_raw(call, kind).await
+    }
+
+    async fn weight_versions(&self) -> Result<BTreeMap<String, WeightVersion>, StoreError> {
+        self.read_versions().await
     }
 
     async fn image(&self, hash: ImageHash) -> Result<Option<Bytes>, StoreError> {
