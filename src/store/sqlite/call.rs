@@ -73,13 +73,13 @@ impl SqliteStore {
             return Err(wrong("its end is not as it was written"));
         }
         Ok(())
+    }
 
     pub(super) async fn read_versions(&self) -> Result<BTreeMap<String, WeightVersion>, StoreError> {
         let query = sqlx::query("SELECT name, version, seq AS version_seq, source AS version_source FROM policies");
         let rows = query.fetch_all(&self.reads).await.map_err(|error| self.failed(&error))?;
         let read = |row: &SqliteRow| Ok((row.try_get("name")?, version(row)?));
         rows.iter().map(read).collect::<Result<_, sqlx::Error>>().map_err(|error| self.failed(&error))
-    }
     }
 }
 
