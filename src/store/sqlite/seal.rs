@@ -170,7 +170,7 @@ pub(super) fn row(db: &Connection, table: &str, seq: i64) -> rusqlite::Result<()
     db.prepare_cached(&format!("UPDATE {table} SET sum = ? WHERE seq = ?"))?.execute(params![sum.0.finalize(), seq]).map(drop)
 }
 
-/// Whether a row is as it was written; `prefix` stands before the names of its columns. `None` if it has no sum: it is from before
+/// Whether a row is as it was written, by the sum in its column `written`. `None` if it has no sum: it is from before
 /// there were any.
 pub(super) fn holds(row: &SqliteRow, columns: &[&str], written: &str) -> Result<Option<bool>, sqlx::Error> {
     let Some(written) = row.try_get::<Option<i64>, _>(written)? else { return Ok(None) };
