@@ -1,5 +1,5 @@
 # What there is to do; `make` alone builds.
-.PHONY: build demo test test-all lint bench fuzz setup clean
+.PHONY: build demo test test-all test-vllm lint bench fuzz setup clean
 
 build:
 	cargo build
@@ -18,6 +18,11 @@ test-all: test
 	@scripts/setup-test harnesses
 	GLEANER_TEST_WIDE=1 cargo test --test harness_wires -- --include-ignored --nocapture
 
+# Against a real vLLM on the CPU, which is installed into target/vllm first: 6 GB, half an hour.
+test-vllm: setup
+	scripts/vllm-server setup
+	target/venv/bin/python -m pytest -q -rs -s -p no:cacheprovider tests/vllm
+
 lint:
 	@scripts/setup build lint
 	cargo fmt --check
@@ -26,7 +31,8 @@ lint:
 
 # What must be linear; a mock policy server, direct and through Gleaner; what a long rollout takes on the disk. Prints tables.
 bench:
-	cargo bench --bench linear --bench proxy --bench storage
+	@scripts/setup tokenizers
+	cargo bench --bench linear --bench prompt --bench proxy --bench storage
 
 # Coverage-guided, of all that reads foreign bytes; each target for FUZZ_SECONDS (60).
 fuzz:

@@ -24,7 +24,7 @@ use crate::trajectory::{self, Broken, Built, LeftOut, RolloutFacts, Turn};
 
 pub use earlier::Earlier;
 pub use filter::{BadFilter, Filter, policy_seq, since};
-pub use load::asked;
+pub use load::{asked, asked_after};
 pub use verify::{Verified, verify};
 
 /// Every format that can be written.

@@ -82,7 +82,7 @@ impl Verified {
         match earlier.read(wire, &record.target, &body).await {
             Ok(Ok(calls)) if calls.len() > record.choice as usize => self.requests += 1,
             Ok(Ok(calls)) => {
-                self.fault(record, "request", format!("it asks for {} replies, and this is {}", calls.len(), record.choice))
+                self.fault(record, "request", format!("it asks for {} replies, and this is {}", calls.len(), record.choice));
             }
             Ok(Err(failure)) => self.fault(record, "request", format!("its wire does not read it: {}", failure.message)),
             // The store's own.

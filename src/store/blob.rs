@@ -248,6 +248,7 @@ pub(super) fn open(mut bytes: &[u8]) -> Option<Opened<'_>> {
 
 impl Opened<'_> {
     /// What the rest is told by, if by anything; the outer `None` if it can't be read.
+    #[expect(clippy::option_option, reason = "that it can't be read is not that it has none")]
     pub fn base(&self) -> Option<Option<Base>> {
         body::base(self.rest)
     }

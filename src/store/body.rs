@@ -141,6 +141,7 @@ impl Packer {
 }
 
 /// What a packed body is told by, if by anything; the outer `None` if the bytes are no such thing.
+#[expect(clippy::option_option, reason = "that it can't be read is not that it has none")]
 pub(super) fn base(packed: &[u8]) -> Option<Option<Base>> {
     match packed.split_first() {
         None | Some((&(PLAIN | ZSTD), _)) => Some(None),

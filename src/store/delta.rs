@@ -101,7 +101,7 @@ impl Walk<'_> {
         delta.count += 1;
         delta.copied += length;
         varint(&mut delta.copies, (at - self.done) as u64);
-        varint(&mut delta.copies, zigzag(from as i64 - self.source as i64));
+        varint(&mut delta.copies, zigzag((from as u64).wrapping_sub(self.source as u64).cast_signed()));
         varint(&mut delta.copies, length as u64);
         (self.done, self.source) = (at + length, from + length);
     }
@@ -139,6 +139,7 @@ struct Table {
     shift: u32,
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "a slot's number is what is left of a hash")]
 impl Table {
     fn of(base: &[u8], of: std::ops::Range<usize>) -> Self {
         let bits = (of.len() / WINDOW * 2).next_power_of_two().ilog2().max(4);

@@ -32,10 +32,12 @@ const STRAY: [(&str, &str); 7] = [
 ];
 
 impl Checked {
+    #[expect(clippy::needless_pass_by_value, reason = "errors are handed over")]
     fn fault(&mut self, part: &str, what: impl ToString) {
         self.faults.push(Fault { rollout: None, call: None, part: part.to_owned(), what: what.to_string() });
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "errors are handed over")]
     fn of_call(&mut self, rollout: RolloutId, call: CallId, part: &str, what: impl ToString) {
         let (rollout, call) = (Some(rollout), Some(call));
         self.faults.push(Fault { rollout, call, part: part.to_owned(), what: what.to_string() });

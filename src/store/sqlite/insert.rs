@@ -59,6 +59,7 @@ pub(super) fn rollout_seq(db: &Connection, id: RolloutId) -> Result<i64, Fault> 
 
 /// Writes a call's start, and gives its number.
 pub(super) fn start(db: &Connection, rollout: i64, process: i64, start: &CallStart, request: &[u8]) -> rusqlite::Result<i64> {
+    static INSERT: LazyLock<String> = LazyLock::new(|| seal::insert("calls", seal::CALL, &["request"]));
     let values: [(&str, &dyn ToSql); 10] = [
         ("id", &id_bytes(&start.id.0)),
         ("rollout", &rollout),
@@ -71,13 +72,13 @@ pub(super) fn start(db: &Connection, rollout: i64, process: i64, start: &CallSta
         ("model", &start.model),
         ("stream", &start.stream),
     ];
-    static INSERT: LazyLock<String> = LazyLock::new(|| seal::insert("calls", seal::CALL, &["request"]));
     seal::write(db, &INSERT, seal::CALL, &values, &[&bytes(request)])?;
     Ok(db.last_insert_rowid())
 }
 
 /// Writes a call's end under the number of its start.
 pub(super) fn end(db: &Connection, call: i64, end: &CallEnd, packed: &PackedEnd) -> rusqlite::Result<()> {
+    static INSERT: LazyLock<String> = LazyLock::new(|| seal::insert("replies", seal::REPLY, &["upstream", "response", "prompt"]));
     // A count that no reply can have would break the sums over many.
     const MOST: u64 = 1 << 40;
     let counted = end.usage.map_or(end.capture.completion_ids.len() as u64, |usage| usage.completion_tokens);
@@ -118,7 +119,6 @@ pub(super) fn end(db: &Connection, call: i64, end: &CallEnd, packed: &PackedEnd)
         ("message", &bytes(&packed.message)),
     ];
     let bodies: [&dyn ToSql; 3] = [&bytes(&packed.upstream.bytes), &bytes(&packed.response.bytes), &bytes(&packed.prompt.bytes)];
-    static INSERT: LazyLock<String> = LazyLock::new(|| seal::insert("replies", seal::REPLY, &["upstream", "response", "prompt"]));
     seal::write(db, &INSERT, seal::REPLY, &values, &bodies)
 }
 

@@ -65,8 +65,8 @@ fn one(db: &mut Connection, path: &Path, id: RolloutId, how: Prune, pruned: &mut
     if how.dry_run {
         return turn.rollback();
     }
-    let prunes = writer::prunes(&turn)?.wrapping_add(1) & i64::from(i32::MAX);
-    turn.execute_batch(&format!("PRAGMA user_version = {prunes}"))?;
+    let next = writer::prunes(&turn)?.wrapping_add(1) & i64::from(i32::MAX);
+    turn.execute_batch(&format!("PRAGMA user_version = {next}"))?;
     turn.commit()
 }
 
