@@ -22,7 +22,7 @@ const LAYERS: [&[&str]; 11] = [
 ];
 
 /// Outside crates with one home. What is not named (serde, bytes, http, futures, tokio, tracing, thiserror ...) is vocabulary.
-const HOMES: [(&str, &[&str]); 21] = [
+const HOMES: [(&str, &[&str]); 22] = [
     ("axum", &["http"]),
     ("hyper", &["http"]),
     ("hyper_util", &["http"]),
@@ -31,6 +31,7 @@ const HOMES: [(&str, &[&str]); 21] = [
     ("sqlx", &["store"]),
     ("rusqlite", &["store"]),
     ("zstd_safe", &["store"]),
+    ("crc32fast", &["store"]),
     // Images are told by their bytes; what must come back is sealed in it.
     ("base64", &["call", "wire"]),
     ("sha2", &["call", "policy"]),

@@ -75,7 +75,8 @@ impl FilterArgs {
     }
 }
 
-fn since(text: &str) -> Result<i64, export::BadFilter> {
+/// Reads a time, as `--since` has it.
+pub(super) fn since(text: &str) -> Result<i64, export::BadFilter> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     export::since(text, i64::try_from(now.as_millis()).unwrap_or(i64::MAX))
 }

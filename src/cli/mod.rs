@@ -11,6 +11,7 @@ mod run;
 mod runner;
 mod serve;
 mod show;
+mod store;
 mod terminal;
 
 use std::future::Future;
@@ -79,6 +80,13 @@ enum Command {
         #[command(flatten)]
         args: audit::Args,
     },
+    /// Check that the store is as it was written, or delete rollouts from it.
+    Store {
+        #[command(flatten)]
+        store: StoreArgs,
+        #[command(flatten)]
+        args: store::Args,
+    },
     /// List harnesses, or build a harness's payload.
     Harness {
         #[command(flatten)]
@@ -124,6 +132,10 @@ async fn run_command(command: Command) -> Result<ExitCode, Stop> {
         Command::Serve { store, policy, args } => serve::run(&store, &policy, args).await,
         Command::Run { store, policy, args } => runner::run(&store, &policy, args).await,
         Command::Harness { store, args } => runner::harness(&store, args).await,
+        Command::Store { store, args } => {
+            let config = store.config()?;
+            store::run(args, store.open().await?.as_ref(), &|policy| config.trained(policy)).await
+        }
         Command::List { store, args } => Ok(list::run(args, store.open().await?).await?),
         Command::Show { store, args } => {
             let config = store.config()?;

@@ -13,6 +13,7 @@ mod messages;
 mod samples;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -31,6 +32,7 @@ pub use file::{Form, Target, Written};
 pub use filter::{BadFilter, Filter, policy_seq, since};
 pub use load::{asked, asked_after};
 pub use samples::{Unread, read_samples};
+pub use verify::{Verified, verify};
 
 /// Every format that can be written.
 pub static ALL: &[&dyn Format] = &[&samples::Samples, &messages::Messages];

@@ -11,7 +11,7 @@ use crate::call::{
     CallStatus, Capture, CaptureLevel, FinishReason, ImageHash, LogprobKind, Raw, RawKind, Sampling, Usage, WeightVersion,
 };
 use crate::ids::{CallId, RolloutKey};
-use crate::store::{Outcome, Purpose, RolloutFilter, RolloutStatus, Writer};
+use crate::store::{Checked, Outcome, Prune, Pruned, Purpose, RolloutFilter, RolloutStatus, Writer};
 use crate::trajectory::Sample;
 
 #[derive(Default)]
@@ -61,6 +61,12 @@ impl Store for Memory {
 
     async fn image(&self, _: ImageHash) -> Result<Option<Bytes>, StoreError> {
         Ok(None)
+    }
+    async fn check(&self) -> Result<Checked, StoreError> {
+        Ok(Checked::default())
+    }
+    fn prune(&self, _: &[RolloutId], _: Prune) -> Result<Pruned, StoreError> {
+        Err(StoreError::ReadOnly(self.describe()))
     }
 }
 

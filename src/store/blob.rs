@@ -2,18 +2,25 @@
 //!
 //! A harness sends its whole history with each call, images included, and the policy is sent them again. So runs of base64 are
 //! cut out of a body before it is packed, and the body is kept as what is left with a list of what belongs where. Only what can
-//! be written again byte for byte is cut. A body that something was cut from begins with [`CUT`]; then come the number of
-//! places, and for each how far it is from the one before, its form and its hash; then what is left, packed as any body.
+//! be written again byte for byte is cut. A kept body begins with [`CHECKED`] and the checksum of what follows as it is before it is
+//! packed; where something was cut out follow [`CUT`], the number of places, and for each how far it is from the one before, its
+//! form and its hash; then what is left, packed as any body. Bodies of before have no checksum.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::body::{Packer, unpack};
+use bytes::Bytes;
+
+use super::body::{self, Base};
 use super::pack::{read_varint, varint};
 use crate::call::{Base64Form, ImageHash};
+use crate::ids::CallId;
 
-/// The first byte of a body that something was cut from; `store/body.rs` has those of others.
-pub(super) const CUT: u8 = 4;
+// `store/body.rs` has the other first bytes.
+const CUT: u8 = 4;
+const CHECKED: u8 = 5;
+/// Bytes of the first and the checksum.
+const HEAD: usize = 5;
 
 /// Base64 that nothing names as such is looked for in strings of this length and longer.
 const LARGE: usize = 16 << 10;
@@ -26,21 +33,35 @@ const NAMED: &[u8] = b";base64,";
 /// A data URL shorter than this takes less room than a reference.
 const SMALL: usize = 40;
 
+/// What is kept once, by its hash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Blob {
+    pub hash: ImageHash,
+    /// As it is kept.
+    pub bytes: Bytes,
+    /// Whether it is kept packed, as `store/body.rs` says.
+    pub packed: bool,
+}
+
 /// A body as it is kept.
+#[derive(Default)]
 pub(super) struct Packed {
     pub bytes: Vec<u8>,
-    /// What was cut out of it, and is to be kept beside it.
-    pub blobs: Vec<(ImageHash, Vec<u8>)>,
+    /// What is to be kept beside it.
+    pub blobs: Vec<Blob>,
     /// What it refers to, whether that is in `blobs` or was known.
     pub hashes: Vec<ImageHash>,
     /// Of that, what came in data URLs: hash after hash, in their order.
     pub images: Vec<u8>,
+    /// The call without whose body this one can't be read.
+    pub base: Option<CallId>,
 }
 
-/// A request with its blobs cut out.
+/// A body with its blobs cut out.
 pub(super) struct Cut {
     places: Vec<Place>,
-    rest: Vec<u8>,
+    /// What is left.
+    pub rest: Bytes,
 }
 
 /// Where something was cut out.
@@ -53,45 +74,42 @@ struct Place {
     named: bool,
 }
 
-/// Packs a request; what was cut out of it is given for the body that will be made from it.
-pub(super) fn pack_request(packer: &mut Packer, request: &[u8]) -> (Packed, Option<Cut>) {
-    let (cut, blobs) = cut(request, request, None);
-    let rest = packer.pack(cut.as_ref().map_or(request, |cut| &cut.rest));
-    (finish(cut.as_ref(), blobs, rest), cut)
-}
-
-/// Packs a body beside the request that it was made from, and what was cut out of that.
-pub(super) fn pack_beside(packer: &mut Packer, body: &[u8], request: &[u8], request_cut: Option<&Cut>) -> Packed {
-    let (cut, blobs) = cut(body, request, request_cut);
-    let request_rest = request_cut.map_or(request, |cut| &cut.rest);
-    let rest = packer.pack_beside(cut.as_ref().map_or(body, |cut| &cut.rest), request_rest);
-    finish(cut.as_ref(), blobs, rest)
-}
-
-/// What to cut out of a request, where that is not known any more.
-pub(super) fn cut_request(request: &[u8]) -> Option<Cut> {
-    cut(request, request, None).0
-}
-
-fn finish(cut: Option<&Cut>, blobs: Vec<(ImageHash, Vec<u8>)>, rest: Vec<u8>) -> Packed {
-    let Some(cut) = cut else { return Packed { bytes: rest, blobs, hashes: Vec::new(), images: Vec::new() } };
-    let mut bytes = Vec::with_capacity(rest.len() + cut.places.len() * 40 + 8);
-    bytes.push(CUT);
-    varint(&mut bytes, cut.places.len() as u64);
+/// Puts a kept body together: what was cut out of it, and what is left, which is `packed`.
+pub(super) fn finish(body: &[u8], cut: Option<&Cut>, blobs: Vec<Blob>, packed: &[u8]) -> Packed {
+    if body.is_empty() {
+        return Packed::default();
+    }
+    let places = cut.map_or(&[][..], |cut| &cut.places);
+    let mut bytes = Vec::with_capacity(packed.len() + places.len() * 40 + 16);
+    bytes.extend_from_slice(&[CHECKED, 0, 0, 0, 0]);
+    if !places.is_empty() {
+        bytes.push(CUT);
+        varint(&mut bytes, places.len() as u64);
+    }
     let mut last = 0;
-    for place in &cut.places {
+    for place in places {
         varint(&mut bytes, (place.at.start - last) as u64);
         bytes.push(place.form.code());
         bytes.extend_from_slice(place.hash.as_bytes());
         last = place.at.end;
     }
-    bytes.extend_from_slice(&rest);
-    let images = cut.places.iter().filter(|place| place.named).flat_map(|place| *place.hash.as_bytes()).collect();
-    Packed { bytes, blobs, hashes: cut.places.iter().map(|place| place.hash).collect(), images }
+    let sum = sum(&bytes[HEAD..], cut.map_or(body, |cut| &cut.rest));
+    bytes[1..HEAD].copy_from_slice(&sum.to_le_bytes());
+    bytes.extend_from_slice(packed);
+    let images = places.iter().filter(|place| place.named).flat_map(|place| *place.hash.as_bytes()).collect();
+    Packed { bytes, blobs, hashes: places.iter().map(|place| place.hash).collect(), images, base: None }
 }
 
-/// Cuts out what can be; gives the bytes of what `known`, the cut of `request`, has not.
-fn cut(body: &[u8], request: &[u8], known: Option<&Cut>) -> (Option<Cut>, Vec<(ImageHash, Vec<u8>)>) {
+/// The checksum of a body as it is kept, before it is packed.
+fn sum(places: &[u8], rest: &[u8]) -> u32 {
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(places);
+    sum.update(rest);
+    sum.finalize()
+}
+
+/// Cuts out what can be; gives the bytes of what `known`, the cut of the `request` that the body was made from, has not.
+pub(super) fn cut(body: &[u8], request: &[u8], known: Option<&Cut>) -> (Option<Cut>, Vec<Blob>) {
     let mut blobs = Vec::new();
     let mut places = Vec::new();
     // The body mostly has what the request has, in its order.
@@ -107,7 +125,7 @@ fn cut(body: &[u8], request: &[u8], known: Option<&Cut>) -> (Option<Cut>, Vec<(I
         } else {
             let Some((form, bytes)) = Base64Form::read(text) else { continue };
             let hash = ImageHash::of(&bytes);
-            blobs.push((hash, bytes));
+            blobs.push(Blob { hash, bytes: bytes.into(), packed: false });
             Place { at, form, hash, named }
         };
         places.push(place);
@@ -122,7 +140,7 @@ fn cut(body: &[u8], request: &[u8], known: Option<&Cut>) -> (Option<Cut>, Vec<(I
         last = place.at.end;
     }
     rest.extend_from_slice(&body[last..]);
-    (Some(Cut { places, rest }), blobs)
+    (Some(Cut { places, rest: rest.into() }), blobs)
 }
 
 /// Where base64 may stand in a body, in order: in data URLs, and as large strings. Each byte is looked at a few times at most.
@@ -195,50 +213,71 @@ fn start_of(body: &[u8], floor: usize, mut at: usize) -> usize {
     at
 }
 
-/// A kept body, its blobs still to be put back.
-pub(super) struct Opened {
+/// A kept body, its parts still to be put together.
+pub(super) struct Opened<'a> {
+    /// The checksum of what follows; bodies of before have none.
+    sum: Option<u32>,
+    /// The places as they are written.
+    written: &'a [u8],
     places: Vec<(usize, Base64Form, ImageHash)>,
-    /// What is left of the body without them.
-    pub rest: Vec<u8>,
+    /// What is left of the body without its blobs, packed.
+    rest: &'a [u8],
 }
 
-/// Unpacks a body; `request` is what is left of the request that it may have been packed beside. `None` if the bytes are no
-/// such thing.
-pub(super) fn open(packed: &[u8], request: &[u8]) -> Option<Opened> {
-    let Some((&CUT, mut bytes)) = packed.split_first() else {
-        return Some(Opened { places: Vec::new(), rest: unpack(packed, request)? });
-    };
-    let mut places = Vec::new();
-    for _ in 0..read_varint(&mut bytes)? {
-        let gap = usize::try_from(read_varint(&mut bytes)?).ok()?;
-        let (code, after) = bytes.split_first()?;
-        let (hash, after) = after.split_at_checked(32)?;
-        places.push((gap, Base64Form::of_code(*code)?, ImageHash::from_bytes(hash)?));
-        bytes = after;
+/// Takes a kept body apart; `None` if the bytes are no such thing.
+pub(super) fn open(mut bytes: &[u8]) -> Option<Opened<'_>> {
+    let mut sum = None;
+    if let Some((&CHECKED, after)) = bytes.split_first() {
+        let (written, after) = after.split_first_chunk::<4>()?;
+        (sum, bytes) = (Some(u32::from_le_bytes(*written)), after);
     }
-    Some(Opened { places, rest: unpack(bytes, request)? })
+    let mut places = Vec::new();
+    let whole = bytes;
+    if let Some((&CUT, after)) = bytes.split_first() {
+        bytes = after;
+        for _ in 0..read_varint(&mut bytes)? {
+            let gap = usize::try_from(read_varint(&mut bytes)?).ok()?;
+            let (code, after) = bytes.split_first()?;
+            let (hash, after) = after.split_at_checked(32)?;
+            places.push((gap, Base64Form::of_code(*code)?, ImageHash::from_bytes(hash)?));
+            bytes = after;
+        }
+    }
+    Some(Opened { sum, written: &whole[..whole.len() - bytes.len()], places, rest: bytes })
 }
 
-impl Opened {
+impl Opened<'_> {
+    /// What the rest is told by, if by anything; the outer `None` if it can't be read.
+    #[expect(clippy::option_option, reason = "that it can't be read is not that it has none")]
+    pub fn base(&self) -> Option<Option<Base>> {
+        body::base(self.rest)
+    }
+
+    /// What is left of the body without its blobs, given its base's bytes; `None` if it is another than was kept.
+    pub fn rest(&self, base: &[u8]) -> Option<Vec<u8>> {
+        let rest = body::unpack(self.rest, base)?;
+        self.sum.is_none_or(|written| written == sum(self.written, &rest)).then_some(rest)
+    }
+
     /// The blobs that belong into it.
     pub fn hashes(&self) -> impl Iterator<Item = ImageHash> + '_ {
         self.places.iter().map(|(_, _, hash)| *hash)
     }
 
-    /// The body as it came; `None` if a blob is missing, or the places are none of its.
-    pub fn close(self, blobs: &HashMap<ImageHash, Vec<u8>>) -> Option<Vec<u8>> {
+    /// The body as it came, from its rest; `None` if a blob is missing, or the places are none of its.
+    pub fn close(&self, rest: Bytes, blobs: &HashMap<ImageHash, Bytes>) -> Option<Bytes> {
         if self.places.is_empty() {
-            return Some(self.rest);
+            return Some(rest);
         }
-        let mut rest = self.rest.as_slice();
+        let mut rest = rest.as_ref();
         let mut body = Vec::new();
-        for (gap, form, hash) in self.places {
-            let (before, after) = rest.split_at_checked(gap)?;
+        for (gap, form, hash) in &self.places {
+            let (before, after) = rest.split_at_checked(*gap)?;
             body.extend_from_slice(before);
-            form.write(blobs.get(&hash)?, &mut body);
+            form.write(blobs.get(hash)?, &mut body);
             rest = after;
         }
         body.extend_from_slice(rest);
-        Some(body)
+        Some(body.into())
     }
 }

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 
+use bytes::Bytes;
 use proptest::prelude::*;
 
-use super::blob::{CUT, Packed, open, pack_beside, pack_request};
-use super::body::Packer;
+use super::blob::{Blob, Packed, cut, finish, open};
+use super::body::{Base, Packer};
+use super::delta::Delta;
 use crate::call::ImageHash;
 
 /// Bytes that no packing makes shorter.
@@ -33,12 +35,12 @@ fn base64(bytes: &[u8]) -> String {
 
 /// What is kept of bodies, and what comes out of it again.
 #[derive(Default)]
-struct Kept(HashMap<ImageHash, Vec<u8>>);
+struct Kept(HashMap<ImageHash, Bytes>);
 
 impl Kept {
     fn keep(&mut self, packed: &Packed) {
-        for (hash, bytes) in &packed.blobs {
-            assert_eq!(ImageHash::of(bytes), *hash);
+        for Blob { hash, bytes, packed } in &packed.blobs {
+            assert_eq!((ImageHash::of(bytes), packed), (*hash, &false));
             self.0.insert(*hash, bytes.clone());
         }
         assert!(packed.hashes.iter().all(|hash| self.0.contains_key(hash)), "a reference to what is not kept");
@@ -47,14 +49,20 @@ impl Kept {
     /// Keeps a request and what was made of it, and reads both again; gives how much was kept of each beside the blobs.
     fn round(&mut self, request: &[u8], upstream: &[u8]) -> (usize, usize) {
         let mut packer = Packer::new();
-        let (kept, cut) = pack_request(&mut packer, request);
+        let (request_cut, blobs) = cut(request, request, None);
+        let rest = request_cut.as_ref().map_or(request, |cut| &cut.rest);
+        let kept = finish(request, request_cut.as_ref(), blobs, &packer.pack(rest));
         self.keep(&kept);
-        let beside = pack_beside(&mut packer, upstream, request, cut.as_ref());
+        let (upstream_cut, blobs) = cut(upstream, request, request_cut.as_ref());
+        let delta = Delta::of(upstream_cut.as_ref().map_or(upstream, |cut| &cut.rest), rest);
+        let beside = finish(upstream, upstream_cut.as_ref(), blobs, &packer.pack_delta(&delta, Base::Own));
         self.keep(&beside);
-        let opened = open(&kept.bytes, &[]).unwrap();
-        let rest = opened.rest.clone();
-        assert!(opened.close(&self.0).unwrap() == request, "the request is another");
-        assert!(open(&beside.bytes, &rest).unwrap().close(&self.0).unwrap() == upstream, "the upstream body is another");
+        let opened = open(&kept.bytes).unwrap();
+        let rest = Bytes::from(opened.rest(&[]).unwrap());
+        assert!(opened.close(rest.clone(), &self.0).unwrap() == request, "the request is another");
+        let opened = open(&beside.bytes).unwrap();
+        let rest = opened.rest(&rest).unwrap().into();
+        assert!(opened.close(rest, &self.0).unwrap() == upstream, "the upstream body is another");
         (kept.bytes.len(), beside.bytes.len())
     }
 }
@@ -105,10 +113,17 @@ fn every_wires_own_place_is_found() {
 #[test]
 fn what_is_broken_is_refused() {
     let body = chat(&[format!("data:image/png;base64,{}", base64(&noise(3000, 1)))]);
-    let (packed, _) = pack_request(&mut Packer::new(), body.as_bytes());
-    assert_eq!(packed.bytes[0], CUT);
-    assert_eq!(open(&packed.bytes, &[]).unwrap().close(&HashMap::new()), None);
-    assert!(open(&packed.bytes[..20], &[]).is_none());
+    let (cut, blobs) = cut(body.as_bytes(), body.as_bytes(), None);
+    let cut = cut.unwrap();
+    let packed = finish(body.as_bytes(), Some(&cut), blobs.clone(), &Packer::new().pack(&cut.rest));
+    let opened = open(&packed.bytes).unwrap();
+    assert_eq!(opened.close(cut.rest.clone(), &HashMap::new()), None, "without the image");
+    let whole: HashMap<_, _> = blobs.iter().map(|blob| (blob.hash, blob.bytes.clone())).collect();
+    assert_eq!(opened.close(cut.rest.clone(), &whole).as_deref(), Some(body.as_bytes()));
+    let mut flipped = packed.bytes.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    assert_eq!(open(&flipped).unwrap().rest(&[]), None, "another rest");
+    assert!(open(&packed.bytes[..20]).is_none());
 }
 
 /// Pieces of bodies: text, base64 in all forms and nearly so, with and without quotes.
@@ -152,9 +167,12 @@ proptest! {
 
     #[test]
     fn any_bytes_are_read_or_refused(bytes: Vec<u8>, request: Vec<u8>) {
-        for packed in [bytes.clone(), [&[CUT], bytes.as_slice()].concat()] {
-            if let Some(opened) = open(&packed, &request) {
-                let _ = opened.close(&HashMap::new());
+        // As they are, and as a body that something was cut from.
+        for packed in [bytes.clone(), [&[4], bytes.as_slice()].concat()] {
+            if let Some(opened) = open(&packed)
+                && let Some(rest) = opened.rest(&request)
+            {
+                let _ = opened.close(rest.into(), &HashMap::new());
             }
         }
     }

@@ -1,85 +1,132 @@
-//! Bodies as they are kept: compressed on the writer's thread, what goes up against what came in.
+//! Bodies as they are kept: compressed on the writer's thread, by what is new in them beside another body, their base.
 //!
-//! A policy is mostly sent what the client sent, with a field more or another name for the model. So a body that has the
-//! client's request beside it is first trimmed by what the two share at both ends (two comparisons of memory, whatever its
-//! length); what is left is compressed, with the request as dictionary where that pays. A packed body begins with its form:
+//! A policy is mostly sent what the client sent, with a field more or another name for the model; a client's next request is its
+//! last one and a turn more. So a body is told by its base (`store/delta.rs`), and what is new is compressed. Which base, is
+//! `store/chain.rs`'s to choose. A packed body begins with its form:
 //!
 //! - [`PLAIN`]: the bytes follow.
 //! - [`ZSTD`]: a zstd frame follows, its size in its header.
-//! - [`SHARED`]: two varints say how many bytes the head and the tail share with the request's; then the middle, in a form of
-//!   its own.
-//! - [`DICTIONARY`]: as `ZSTD`, with the request as dictionary.
+//! - [`DELTA`]: the base, the copies out of it, and what is new, in a form of its own.
+//! - [`SHARED`], [`DICTIONARY`]: written before there was `DELTA`, against the call's own request: what both share at their ends
+//!   and the middle in a form of its own; and a frame with the request as dictionary.
 
 use zstd_safe::{CCtx, DCtx};
 
-use super::pack::{read_varint, varint};
+use super::delta::{Delta, apply, read_copies};
+use super::pack::read_varint;
+use crate::call::ImageHash;
+use crate::ids::CallId;
 
 const PLAIN: u8 = 0;
 const ZSTD: u8 = 1;
 const SHARED: u8 = 2;
 const DICTIONARY: u8 = 3;
+// 4 and 5 are `store/blob.rs`'s.
+const DELTA: u8 = 6;
 
-/// Level of compression. A reply of 14 KB shrinks to 8,047 bytes in 17 µs at -7, to 8,205 in 10 µs at -15, to 3,750 in 42 µs at 1.
-const LEVEL: i32 = -15;
+/// Level of compression where all of a body is new. A reply of 14 KB shrinks to 8,047 bytes in 17 µs at -7, to 8,205 in 10 µs at
+/// -15, to 3,750 in 42 µs at 1.
+const FAST: i32 = -15;
+/// Where it is little, or done once for many.
+const SMALLER: i32 = 1;
 /// Bodies shorter than this stay as they are: nothing to win.
 const SMALL: usize = 512;
 /// Larger than any body that is let in; a frame that claims more is broken.
 const LARGEST: u64 = 1 << 31;
 
+/// What a body is told by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Base {
+    /// The request of the same call.
+    Own,
+    /// The same part of another call.
+    Call(CallId),
+    /// A blob.
+    Blob(ImageHash),
+}
+
+impl Base {
+    fn write(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Own => out.push(0),
+            Self::Call(id) => {
+                out.push(1);
+                out.extend_from_slice(id.0.as_bytes());
+            }
+            Self::Blob(hash) => {
+                out.push(2);
+                out.extend_from_slice(hash.as_bytes());
+            }
+        }
+    }
+
+    fn read(bytes: &mut &[u8]) -> Option<Self> {
+        let (kind, rest) = bytes.split_first()?;
+        let (base, rest) = match *kind {
+            0 => (Self::Own, rest),
+            1 => {
+                let (id, rest) = rest.split_at_checked(16)?;
+                (Self::Call(CallId(uuid::Uuid::from_slice(id).ok()?)), rest)
+            }
+            2 => {
+                let (hash, rest) = rest.split_at_checked(32)?;
+                (Self::Blob(ImageHash::from_bytes(hash)?), rest)
+            }
+            _ => return None,
+        };
+        *bytes = rest;
+        Some(base)
+    }
+}
+
 /// Packs bodies. Keeps its contexts and its buffer: making them anew costs as much as a small body's compression.
 pub(super) struct Packer {
     context: CCtx<'static>,
     scratch: Vec<u8>,
-    level: i32,
 }
 
 impl Packer {
     pub(super) fn new() -> Self {
-        Self { context: CCtx::create(), scratch: Vec::new(), level: LEVEL }
+        Self { context: CCtx::create(), scratch: Vec::new() }
     }
 
     /// Packs a body that stands alone. An empty one is empty.
     pub(super) fn pack(&mut self, body: &[u8]) -> Vec<u8> {
+        self.alone(body, FAST)
+    }
+
+    /// Packs a body that stands alone, smaller and slower: for what others are told by.
+    pub(super) fn pack_small(&mut self, body: &[u8]) -> Vec<u8> {
+        self.alone(body, SMALLER)
+    }
+
+    /// Packs a body as what is new beside `base`.
+    pub(super) fn pack_delta(&mut self, delta: &Delta, base: Base) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64 + delta.literals.len() / 2);
+        out.push(DELTA);
+        base.write(&mut out);
+        delta.write(&mut out);
+        self.append(&mut out, &delta.literals, SMALLER);
+        out
+    }
+
+    fn alone(&mut self, body: &[u8], level: i32) -> Vec<u8> {
         let mut out = Vec::new();
         if !body.is_empty() {
-            self.append(&mut out, body, None);
+            self.append(&mut out, body, level);
         }
         out
     }
 
-    /// Packs a body beside the request that it was made from.
-    pub(super) fn pack_beside(&mut self, body: &[u8], request: &[u8]) -> Vec<u8> {
-        let mut out = Vec::new();
-        if body.is_empty() {
-            return out;
-        }
-        let head = shared_head(body, request);
-        let tail = shared_tail(&body[head..], &request[head..]);
-        // A few bytes in common are in every two JSON objects, and not worth saying.
-        let middle = if head + tail > 16 {
-            out.push(SHARED);
-            varint(&mut out, head as u64);
-            varint(&mut out, tail as u64);
-            &body[head..body.len() - tail]
-        } else {
-            body
-        };
-        self.append(&mut out, middle, dictionary(middle, request));
-        out
-    }
-
-    fn append(&mut self, out: &mut Vec<u8>, body: &[u8], dictionary: Option<&[u8]>) {
+    fn append(&mut self, out: &mut Vec<u8>, body: &[u8], level: i32) {
         if body.len() >= SMALL {
             self.scratch.clear();
             self.scratch.reserve(zstd_safe::compress_bound(body.len()));
-            let packed = match dictionary {
-                Some(request) => self.context.compress_using_dict(&mut self.scratch, body, request, self.level),
-                None => self.context.compress(&mut self.scratch, body, self.level),
-            };
+            let packed = self.context.compress(&mut self.scratch, body, level);
             // A body that zstd can't take is kept as it is, like one that it can't shorten.
             if packed.is_ok() && self.scratch.len() < body.len() {
                 out.reserve_exact(1 + self.scratch.len());
-                out.push(if dictionary.is_some() { DICTIONARY } else { ZSTD });
+                out.push(ZSTD);
                 out.extend_from_slice(&self.scratch);
                 if self.scratch.capacity() > 4 << 20 {
                     self.scratch = Vec::new();
@@ -93,32 +140,45 @@ impl Packer {
     }
 }
 
-/// The request as dictionary for `body`: reading it into zstd's tables costs about a compression of its own, so it must be
-/// worth it, and zstd must not take it for a trained dictionary.
-fn dictionary<'a>(body: &[u8], request: &'a [u8]) -> Option<&'a [u8]> {
-    (request.starts_with(b"{") && body.len() >= SMALL && body.len() >= request.len() / 8).then_some(request)
+/// What a packed body is told by, if by anything; the outer `None` if the bytes are no such thing.
+#[expect(clippy::option_option, reason = "that it can't be read is not that it has none")]
+pub(super) fn base(packed: &[u8]) -> Option<Option<Base>> {
+    match packed.split_first() {
+        None | Some((&(PLAIN | ZSTD), _)) => Some(None),
+        Some((&(SHARED | DICTIONARY), _)) => Some(Some(Base::Own)),
+        Some((&DELTA, mut rest)) => Base::read(&mut rest).map(Some),
+        Some(_) => None,
+    }
 }
 
-/// Unpacks a body; `request` gives the request that it may have been packed beside. `None` if the bytes are no such thing.
-pub(super) fn unpack(packed: &[u8], request: &[u8]) -> Option<Vec<u8>> {
+/// Unpacks a body, given its base's bytes. `None` if the bytes are no such thing.
+pub(super) fn unpack(packed: &[u8], base: &[u8]) -> Option<Vec<u8>> {
     let Some((form, mut rest)) = packed.split_first() else { return Some(Vec::new()) };
     match *form {
         PLAIN => Some(rest.to_vec()),
         ZSTD => inflate(rest, &[]),
-        DICTIONARY => inflate(rest, request),
+        DICTIONARY => inflate(rest, base),
         SHARED => {
             let head = usize::try_from(read_varint(&mut rest)?).ok()?;
             let tail = usize::try_from(read_varint(&mut rest)?).ok()?;
-            if rest.first() == Some(&SHARED) {
-                return None;
-            }
-            let mut body = request.get(..head)?.to_vec();
-            body.extend_from_slice(&unpack(rest, request)?);
-            body.extend_from_slice(&request[request.len().checked_sub(tail)?..]);
+            let middle = nested(rest, base)?;
+            let mut body = base.get(..head)?.to_vec();
+            body.extend_from_slice(&middle);
+            body.extend_from_slice(&base[base.len().checked_sub(tail)?..]);
             Some(body)
+        }
+        DELTA => {
+            Base::read(&mut rest)?;
+            let copies = read_copies(&mut rest)?;
+            apply(&copies, &nested(rest, &[])?, base)
         }
         _ => None,
     }
+}
+
+/// What stands inside another form: never one that has something inside in turn.
+fn nested(packed: &[u8], base: &[u8]) -> Option<Vec<u8>> {
+    if matches!(packed.first(), Some(&(SHARED | DELTA))) { None } else { unpack(packed, base) }
 }
 
 fn inflate(frame: &[u8], dictionary: &[u8]) -> Option<Vec<u8>> {
@@ -132,24 +192,12 @@ fn inflate(frame: &[u8], dictionary: &[u8]) -> Option<Vec<u8>> {
     (body.len() as u64 == size).then_some(body)
 }
 
-fn shared_head(a: &[u8], b: &[u8]) -> usize {
-    const STEP: usize = 64;
-    let blocks = a.chunks_exact(STEP).zip(b.chunks_exact(STEP)).take_while(|(a, b)| a == b).count() * STEP;
-    blocks + a[blocks..].iter().zip(&b[blocks..]).take_while(|(a, b)| a == b).count()
-}
-
-fn shared_tail(a: &[u8], b: &[u8]) -> usize {
-    const STEP: usize = 64;
-    let blocks = a.rchunks_exact(STEP).zip(b.rchunks_exact(STEP)).take_while(|(a, b)| a == b).count() * STEP;
-    let (a, b) = (&a[..a.len() - blocks], &b[..b.len() - blocks]);
-    blocks + a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count()
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::store::pack::varint;
 
     fn request(turns: usize) -> Vec<u8> {
         let mut body = br#"{"model":"m","messages":["#.to_vec();
@@ -160,13 +208,18 @@ mod tests {
         body
     }
 
+    fn beside(body: &[u8], request: &[u8]) -> Vec<u8> {
+        Packer::new().pack_delta(&Delta::of(body, request), Base::Own)
+    }
+
     #[test]
     fn a_spliced_request_costs_next_to_nothing() {
         let request = request(2000);
         let mut upstream = br#"{"return_token_ids":true,"#.to_vec();
         upstream.extend_from_slice(&request[1..]);
-        let packed = Packer::new().pack_beside(&upstream, &request);
+        let packed = beside(&upstream, &request);
         assert!(packed.len() < 64, "{}", packed.len());
+        assert_eq!(base(&packed), Some(Some(Base::Own)));
         assert_eq!(unpack(&packed, &request), Some(upstream));
     }
 
@@ -175,10 +228,28 @@ mod tests {
         let request = request(500);
         // Another order of fields and the text inside: nothing is shared at the ends.
         let upstream = [b"[" as &[u8], &request[1000..], b" and ", &request[..1000], b"]"].concat();
-        let mut packer = Packer::new();
-        let beside = packer.pack_beside(&upstream, &request);
-        assert!(beside.len() * 4 < packer.pack(&upstream).len(), "{}", beside.len());
-        assert_eq!(unpack(&beside, &request), Some(upstream));
+        let packed = beside(&upstream, &request);
+        assert!(packed.len() < 100, "{}", packed.len());
+        assert_eq!(unpack(&packed, &request), Some(upstream));
+    }
+
+    /// As Gleaner wrote it before migration 0006.
+    #[test]
+    fn bodies_of_before_are_read() {
+        let request = request(60);
+        let upstream = [&request[..700], request[1400..].as_ref(), &request[..600], b"}"].concat();
+        let mut frame = Vec::with_capacity(9000);
+        CCtx::create().compress_using_dict(&mut frame, &upstream, &request, -15).unwrap();
+        let dictionary = [&[DICTIONARY], frame.as_slice()].concat();
+        assert_eq!((base(&dictionary), unpack(&dictionary, &request)), (Some(Some(Base::Own)), Some(upstream)));
+        let spliced = [b"{\"a\":1," as &[u8], &request[1..]].concat();
+        let tail = request.len() - 1;
+        let mut written = vec![SHARED];
+        varint(&mut written, 1);
+        varint(&mut written, tail as u64);
+        written.extend_from_slice(&[&[PLAIN], b"\"a\":1," as &[u8]].concat());
+        assert_eq!((base(&written), unpack(&written, &request)), (Some(Some(Base::Own)), Some(spliced)));
+        assert_eq!(unpack(&written, b"short"), None);
     }
 
     proptest! {
@@ -190,16 +261,15 @@ mod tests {
         ) {
             let (a, b) = (cut.index(request.len() + 1), cut2.index(request.len() + 1));
             let body = [&request[..a], &insert, &request[b..]].concat();
-            let mut packer = Packer::new();
-            let alone = packer.pack(&body);
+            let alone = Packer::new().pack(&body);
+            prop_assert_eq!(base(&alone), Some(None));
             prop_assert_eq!(unpack(&alone, b""), Some(body.clone()));
-            let beside = packer.pack_beside(&body, &request);
-            prop_assert_eq!(unpack(&beside, &request), Some(body));
+            prop_assert_eq!(unpack(&beside(&body, &request), &request), Some(body));
         }
 
         #[test]
         fn any_bytes_are_read_or_refused(bytes: Vec<u8>, request: Vec<u8>) {
-            let _ = unpack(&bytes, &request);
+            let _ = (base(&bytes), unpack(&bytes, &request));
         }
     }
 }

@@ -6,10 +6,14 @@ mod blob;
 #[cfg(test)]
 mod blob_tests;
 mod body;
+mod chain;
 mod config;
+mod delta;
 mod pack;
+mod packing;
 mod rollout;
 mod sqlite;
+mod upkeep;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,6 +26,7 @@ use crate::ids::{CallId, ProcessId, RolloutId, RolloutKey};
 
 pub use config::{Durability, StoreConfig, default_path, folder};
 pub use rollout::{Finish, NewRollout, Outcome, Purpose, Reward, Rollout, RolloutFilter, RolloutStatus};
+pub use upkeep::{Checked, Fault, Prune, Pruned};
 
 /// Opens the store at `sqlite:PATH`, `sqlite://PATH` or a plain path; a missing file is created with its folder, an older
 /// store is migrated. `process` names the running process, whose calls count as interrupted once it has died.
@@ -62,6 +67,18 @@ pub trait Store: Send + Sync {
     async fn weight_versions(&self) -> Result<BTreeMap<String, WeightVersion>, StoreError>;
     /// The bytes of an image that a request had.
     async fn image(&self, hash: ImageHash) -> Result<Option<Bytes>, StoreError>;
+
+    /// Reads all that is kept, and says what is not as it was written.
+    ///
+    /// # Errors
+    /// If nothing can be read. What is damaged is among the faults, and the rest is read.
+    async fn check(&self) -> Result<Checked, StoreError>;
+
+    /// Deletes rollouts whole, with all that is theirs alone, each in a transaction of its own. Blocks: for a command's own thread.
+    ///
+    /// # Errors
+    /// If the store can't be written; those before it are gone, those after it are whole.
+    fn prune(&self, rollouts: &[RolloutId], how: Prune) -> Result<Pruned, StoreError>;
 }
 
 /// The one writer. Blocking: it lives on a thread of its own. Dropping it leaves the store in order.

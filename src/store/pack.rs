@@ -9,10 +9,29 @@ const F64: u8 = 1;
 pub(super) fn ids(ids: &[u32]) -> Vec<u8> {
     // Vocabularies of today fit into three bytes.
     let mut out = Vec::with_capacity(ids.len() * 3);
-    for &id in ids {
-        varint(&mut out, id.into());
-    }
+    append_ids(&mut out, ids);
     out
+}
+
+/// Appends token ids.
+pub(super) fn append_ids(out: &mut Vec<u8>, ids: &[u32]) {
+    for &id in ids {
+        varint(out, id.into());
+    }
+}
+
+/// The checksum of token ids.
+pub(super) fn ids_sum(ids: &[u32]) -> u32 {
+    // In pieces that stay in the first cache.
+    let mut sum = crc32fast::Hasher::new();
+    let mut bytes = [0; 4096];
+    for piece in ids.chunks(bytes.len() / 4) {
+        for (id, place) in piece.iter().zip(bytes.as_chunks_mut::<4>().0) {
+            *place = id.to_le_bytes();
+        }
+        sum.update(&bytes[..piece.len() * 4]);
+    }
+    sum.finalize()
 }
 
 /// Unpacks token ids; `None` if the bytes are no such thing.
@@ -22,6 +41,12 @@ pub(super) fn unpack_ids(mut bytes: &[u8]) -> Option<Vec<u32>> {
         ids.push(u32::try_from(read_varint(&mut bytes)?).ok()?);
     }
     Some(ids)
+}
+
+/// Unpacks how many ids are shared with another sequence, and those that follow.
+pub(super) fn unpack_tail(mut bytes: &[u8]) -> Option<(usize, Vec<u32>)> {
+    let shared = usize::try_from(read_varint(&mut bytes)?).ok()?;
+    Some((shared, unpack_ids(bytes)?))
 }
 
 /// Packs log-probabilities. Most servers compute them as `f32`, which then holds them exactly.

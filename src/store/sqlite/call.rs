@@ -1,79 +1,78 @@
 //! Calls read back.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
-use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Row, Sqlite};
 use uuid::Uuid;
 
-use super::{SqliteStore, code, process};
-use crate::call::{CallRecord, CallStatus, Capture, FinishReason, ImageHash, Raw, RawKind, Sampling, Usage, WeightVersion};
+use super::prompt::Prompt;
+use super::{SqliteStore, code, process, seal};
+use crate::call::{CallRecord, CallStatus, Capture, FinishReason, ImageHash, Raw, Sampling, Usage, WeightVersion};
 use crate::ids::{CallId, ProcessId, RolloutId};
-use crate::store::{StoreError, blob, body, pack};
+use crate::store::{StoreError, body, pack};
 
 /// The query for the calls that fit `condition`, which goes on with a value. Bodies are left where they are.
 pub(super) fn query(condition: &str) -> QueryBuilder<Sqlite> {
-    let mut query = QueryBuilder::new(
-        "SELECT c.id, o.id AS rollout_id, c.started_at, c.wire, c.target, c.choice, c.policy, c.model, c.stream, c.marks, p.id AS process_id, p.crashed, \
-         d.call AS delivered, r.status, r.ended_at, r.version, r.version_seq, r.version_source, r.first_event_at, r.finish, \
-         r.prompt_tokens, r.completion_tokens, r.cached_tokens, r.reasoning_tokens, r.capture_level, r.logprob_kind, \
-         r.constrained, r.max_tokens_asked, r.max_tokens_used, r.capture_reason, r.failure, r.sampling_asked, r.sampling_used, \
-         r.notes, r.images, r.completion_ids, r.logprobs, r.prompt_ids, r.message, r.rendered, r.runs \
+    let mut sql = String::from("SELECT ");
+    seal::select(&mut sql, "c", seal::CALL);
+    seal::select(&mut sql, "r", seal::REPLY);
+    sql.push_str(
+        "c.seq, c.sum AS call_sum, r.sum AS reply_sum, o.id AS rollout_id, p.id AS process_id, p.crashed, d.call AS delivered \
          FROM calls c JOIN rollouts o ON o.seq = c.rollout LEFT JOIN replies r ON r.call = c.seq \
          LEFT JOIN delivered d ON d.call = c.seq LEFT JOIN processes p ON p.seq = c.process WHERE ",
     );
-    query.push(condition);
-    query
+    sql.push_str(condition);
+    QueryBuilder::new(sql)
 }
 
 impl SqliteStore {
-    pub(super) async fn read_calls(&self, mut query: QueryBuilder<Sqlite>) -> Result<Vec<CallRecord>, StoreError> {
-        let rows = query.build().fetch_all(&self.reads).await.map_err(|error| self.failed(&error))?;
-        let mut living = HashMap::new();
-        rows.iter()
-            .map(|row| {
-                let process: Option<Uuid> = blob_id(row, "process_id").ok();
-                let lives = |process| process::lives(&process::folder(&self.path), ProcessId(process));
-                let lives = process.is_some_and(|process| *living.entry(process).or_insert_with(|| lives(process)));
-                record(row, lives).map_err(|error| match error {
-                    sqlx::Error::Decode(what) => self.broken(&format!("a call ({what})")),
-                    error => self.failed(&error),
-                })
-            })
-            .collect()
+    pub(super) async fn call_of(&self, id: CallId) -> Result<Option<CallRecord>, StoreError> {
+        let mut query = query("c.id = ");
+        query.push_bind(id.0.as_bytes().to_vec());
+        Ok(self.read_calls(query).await?.pop())
     }
 
-    pub(super) async fn read_raw(&self, call: CallId, kind: RawKind) -> Result<Option<Bytes>, StoreError> {
-        let sql = match kind {
-            RawKind::Request => "SELECT request, NULL FROM calls WHERE id = ?",
-            RawKind::Upstream => "SELECT c.request, r.upstream FROM calls c LEFT JOIN replies r ON r.call = c.seq WHERE c.id = ?",
-            RawKind::Response => "SELECT NULL, r.response FROM calls c LEFT JOIN replies r ON r.call = c.seq WHERE c.id = ?",
-            RawKind::Prompt => "SELECT NULL, r.prompt FROM calls c LEFT JOIN replies r ON r.call = c.seq WHERE c.id = ?",
-        };
-        let row = sqlx::query_as(sql)
-            .bind(call.0.as_bytes().to_vec())
-            .fetch_optional(&self.reads)
-            .await
-            .map_err(|error| self.failed(&error))?;
-        let Some((request, other)): Option<Columns> = row else { return Ok(None) };
-        let broken = || self.broken(&format!("the {kind:?} of call {call}"));
-        let request = blob::open(&request.unwrap_or_default(), &[]).ok_or_else(broken)?;
-        let opened = match kind {
-            RawKind::Request => request,
-            _ => blob::open(&other.unwrap_or_default(), &request.rest).ok_or_else(broken)?,
-        };
-        let mut blobs = HashMap::new();
-        for hash in opened.hashes() {
-            if let Entry::Vacant(place) = blobs.entry(hash)
-                && let Some(bytes) = self.read_blob(hash).await?
-            {
-                place.insert(bytes);
-            }
+    pub(super) async fn calls_of(&self, rollout: RolloutId) -> Result<Vec<CallRecord>, StoreError> {
+        let mut query = query("c.rollout = (SELECT seq FROM rollouts WHERE id = ");
+        query.push_bind(rollout.0.as_bytes().to_vec()).push(") ORDER BY c.started_at, c.seq");
+        self.read_calls(query).await
+    }
+
+    async fn read_calls(&self, mut query: QueryBuilder<Sqlite>) -> Result<Vec<CallRecord>, StoreError> {
+        let rows = query.build().fetch_all(&self.reads).await.map_err(|error| self.failed(&error))?;
+        let mut living = HashMap::new();
+        let read = rows.iter().map(|row| {
+            let process: Option<Uuid> = blob_id(row, "process_id").ok();
+            let lives = |process| process::lives(&process::folder(&self.path), ProcessId(process));
+            let lives = process.is_some_and(|process| *living.entry(process).or_insert_with(|| lives(process)));
+            let record = self.whole(row).and_then(|()| Ok((record(row, lives)?, Prompt::read(row)?)));
+            record.map_err(|error| match error {
+                sqlx::Error::Decode(what) => {
+                    let call = blob_id(row, "id").map_or_else(|_| "a call".to_owned(), |id| format!("call {id}"));
+                    self.broken(&format!("{call} ({what})"))
+                }
+                error => self.failed(&error),
+            })
+        });
+        let (mut records, mut prompts): (Vec<_>, Vec<_>) = read.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+        self.put_prompts(&mut records, &mut prompts).await?;
+        Ok(records)
+    }
+
+    /// An error if a row is not as it was written.
+    fn whole(&self, row: &SqliteRow) -> Result<(), sqlx::Error> {
+        let old = row.try_get::<i64, _>("seq")? <= self.unsealed.calls;
+        let ended = row.try_get::<Option<i64>, _>("call")?.is_some();
+        let holds = |columns, sum| Ok::<_, sqlx::Error>(seal::holds(row, columns, sum)?.unwrap_or(old));
+        if !holds(seal::CALL, "call_sum")? {
+            return Err(wrong("its start is not as it was written"));
         }
-        Ok(Some(opened.close(&blobs).ok_or_else(broken)?.into()))
+        if ended && !holds(seal::REPLY, "reply_sum")? {
+            return Err(wrong("its end is not as it was written"));
+        }
+        Ok(())
     }
 
     pub(super) async fn read_versions(&self) -> Result<BTreeMap<String, WeightVersion>, StoreError> {
@@ -82,15 +81,7 @@ impl SqliteStore {
         let read = |row: &SqliteRow| Ok((row.try_get("name")?, version(row)?));
         rows.iter().map(read).collect::<Result<_, sqlx::Error>>().map_err(|error| self.failed(&error))
     }
-
-    pub(super) async fn read_blob(&self, hash: ImageHash) -> Result<Option<Vec<u8>>, StoreError> {
-        let query = sqlx::query_scalar("SELECT bytes FROM blobs WHERE hash = ?").bind(hash.as_bytes().to_vec());
-        query.fetch_optional(&self.reads).await.map_err(|error| self.failed(&error))
-    }
 }
-
-/// The request, and the body that was asked for.
-type Columns = (Option<Vec<u8>>, Option<Vec<u8>>);
 
 /// What a column holds is not what it should.
 pub(super) fn wrong(what: &'static str) -> sqlx::Error {
@@ -180,7 +171,8 @@ fn capture(row: &SqliteRow) -> Result<Capture, sqlx::Error> {
     Ok(Capture {
         level: code::value(code::LEVELS, row.try_get("capture_level")?).ok_or_else(|| wrong("capture_level"))?,
         reason: row.try_get("capture_reason")?,
-        prompt_ids: pack::unpack_ids(bytes("prompt_ids")?).ok_or_else(|| wrong("prompt_ids"))?,
+        // Put in once all rows are read: they are told by other calls' (`prompt.rs`).
+        prompt_ids: Vec::new(),
         completion_ids: pack::unpack_ids(bytes("completion_ids")?).ok_or_else(|| wrong("completion_ids"))?,
         logprobs: pack::unpack_floats(bytes("logprobs")?).ok_or_else(|| wrong("logprobs"))?,
         logprob_kind: code::value(code::LOGPROB_KINDS, row.try_get("logprob_kind")?).ok_or_else(|| wrong("logprob_kind"))?,

@@ -1,14 +1,17 @@
-//! The statements that write, and the packing that comes before the transaction.
+//! The statements that write.
 
+use std::sync::LazyLock;
+
+use rusqlite::types::Null;
 use rusqlite::{Connection, OptionalExtension, ToSql, params};
 use uuid::Uuid;
 
-use super::code;
-use crate::call::{CallEnd, CallStart, Sampling, WeightVersion};
+use super::{code, seal};
+use crate::call::{CallEnd, CallStart, CallStatus, CaptureLevel, LogprobKind, Sampling, WeightVersion};
 use crate::ids::{CallId, RolloutId};
-use crate::store::blob::{self, Cut, Packed};
-use crate::store::body::Packer;
-use crate::store::{Finish, NewRollout, Reward, pack};
+use crate::store::blob::Packed;
+use crate::store::packing::PackedEnd;
+use crate::store::{Finish, NewRollout, Reward};
 
 /// A write that can't be done, for reasons of its own.
 #[derive(Debug)]
@@ -21,33 +24,6 @@ pub(super) enum Fault {
 impl From<rusqlite::Error> for Fault {
     fn from(error: rusqlite::Error) -> Self {
         Self::Sqlite(error)
-    }
-}
-
-/// A reply's parts as they go into the row.
-pub(super) struct PackedEnd {
-    pub upstream: Packed,
-    response: Vec<u8>,
-    prompt: Vec<u8>,
-    message: Vec<u8>,
-    prompt_ids: Vec<u8>,
-    completion_ids: Vec<u8>,
-    logprobs: Vec<u8>,
-}
-
-impl PackedEnd {
-    /// Packs an end; `cut` is what was cut out of its request.
-    pub(super) fn new(packer: &mut Packer, end: &CallEnd, cut: Option<&Cut>) -> Self {
-        let message = end.message.as_ref().map_or(&[] as &[u8], |message| message.as_bytes());
-        Self {
-            upstream: blob::pack_beside(packer, &end.raw.upstream, &end.start.request, cut),
-            response: packer.pack(&end.raw.response),
-            prompt: packer.pack(&end.raw.prompt),
-            message: packer.pack(message),
-            prompt_ids: pack::ids(&end.capture.prompt_ids),
-            completion_ids: pack::ids(&end.capture.completion_ids),
-            logprobs: pack::floats(&end.capture.logprobs),
-        }
     }
 }
 
@@ -83,34 +59,33 @@ pub(super) fn rollout_seq(db: &Connection, id: RolloutId) -> Result<i64, Fault> 
 
 /// Writes a call's start, and gives its number.
 pub(super) fn start(db: &Connection, rollout: i64, process: i64, start: &CallStart, request: &[u8]) -> rusqlite::Result<i64> {
-    db.prepare_cached(
-        "INSERT INTO calls (id, rollout, process, started_at, wire, target, choice, policy, model, stream, marks, request) \
-         VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
-    )?
-    .insert(params![
-        id_bytes(&start.id.0),
-        rollout,
-        process,
-        start.started_at,
-        start.wire,
-        start.target,
-        start.choice,
-        start.policy,
-        start.model,
-        start.stream,
-        (!start.marks.is_empty()).then(|| json(&start.marks)).flatten(),
-        bytes(request),
-    ])
+    static INSERT: LazyLock<String> = LazyLock::new(|| seal::insert("calls", seal::CALL, &["request"]));
+    let values: [(&str, &dyn ToSql); 11] = [
+        ("id", &id_bytes(&start.id.0)),
+        ("rollout", &rollout),
+        ("process", &process),
+        ("started_at", &start.started_at),
+        ("wire", &start.wire),
+        ("target", &start.target),
+        ("choice", &start.choice),
+        ("policy", &start.policy),
+        ("model", &start.model),
+        ("stream", &start.stream),
+        ("marks", &(!start.marks.is_empty()).then(|| json(&start.marks)).flatten()),
+    ];
+    seal::write(db, &INSERT, seal::CALL, &values, &[&bytes(request)])?;
+    Ok(db.last_insert_rowid())
 }
 
 /// Writes a call's end under the number of its start.
 pub(super) fn end(db: &Connection, call: i64, end: &CallEnd, packed: &PackedEnd) -> rusqlite::Result<()> {
+    static INSERT: LazyLock<String> = LazyLock::new(|| seal::insert("replies", seal::REPLY, &["upstream", "response", "prompt"]));
     // A count that no reply can have would break the sums over many.
     const MOST: u64 = 1 << 40;
     let counted = end.usage.map_or(end.capture.completion_ids.len() as u64, |usage| usage.completion_tokens);
     let usage = |count: fn(&crate::call::Usage) -> u64| end.usage.as_ref().map(|usage| count(usage).cast_signed());
     let used = if end.sampling_used == end.sampling_asked { None } else { json(&end.sampling_used) };
-    let values: [(&str, &dyn ToSql); 33] = [
+    let values: [(&str, &dyn ToSql); 32] = [
         ("call", &call),
         ("status", &code::number(code::STATUSES, end.status)),
         ("ended_at", &end.ended_at),
@@ -139,33 +114,47 @@ pub(super) fn end(db: &Connection, call: i64, end: &CallEnd, packed: &PackedEnd)
         ("images", &bytes(&packed.upstream.images)),
         ("completion_ids", &bytes(&packed.completion_ids)),
         ("logprobs", &bytes(&packed.logprobs)),
-        ("prompt_ids", &bytes(&packed.prompt_ids)),
+        ("prompt_ids", &bytes(&packed.prompt_ids.bytes)),
+        ("prompt_base", &packed.prompt_ids.base.as_ref().map(|base| id_bytes(&base.0))),
+        ("prompt_sum", &packed.prompt_ids.sum),
         ("message", &bytes(&packed.message)),
-        ("upstream", &bytes(&packed.upstream.bytes)),
-        ("response", &bytes(&packed.response)),
-        ("prompt", &bytes(&packed.prompt)),
     ];
-    let mut statement = db.prepare_cached(END)?;
-    for (at, (_, value)) in values.iter().enumerate() {
-        statement.raw_bind_parameter(at + 1, value)?;
-    }
-    statement.raw_execute().map(drop)
+    let bodies: [&dyn ToSql; 3] = [&bytes(&packed.upstream.bytes), &bytes(&packed.response.bytes), &bytes(&packed.prompt.bytes)];
+    seal::write(db, &INSERT, seal::REPLY, &values, &bodies)
 }
 
-/// The columns of [`end`], in its order.
-const END: &str = "INSERT INTO replies (call, status, ended_at, tokens, version, version_seq, version_source, first_event_at, \
-     finish, prompt_tokens, completion_tokens, cached_tokens, reasoning_tokens, capture_level, logprob_kind, constrained, \
-     max_tokens_asked, max_tokens_used, capture_reason, failure, sampling_asked, sampling_used, rendered, runs, notes, images, completion_ids, logprobs, \
-     prompt_ids, message, upstream, response, prompt) \
-     VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
+/// Ends a call whose process ended without a word of it.
+pub(super) fn interrupted(db: &Connection, call: i64) -> rusqlite::Result<()> {
+    let values: Vec<(&str, Box<dyn ToSql>)> = seal::REPLY
+        .iter()
+        .map(|column| {
+            let value: Box<dyn ToSql> = match *column {
+                "call" => Box::new(call),
+                "status" => Box::new(code::number(code::STATUSES, CallStatus::Interrupted)),
+                "capture_level" => Box::new(code::number(code::LEVELS, CaptureLevel::default())),
+                "logprob_kind" => Box::new(code::number(code::LOGPROB_KINDS, LogprobKind::default())),
+                "tokens" | "version_seq" | "constrained" => Box::new(0),
+                _ => Box::new(Null),
+            };
+            (*column, value)
+        })
+        .collect();
+    let values: Vec<(&str, &dyn ToSql)> = values.iter().map(|(column, value)| (*column, value.as_ref())).collect();
+    seal::write(db, &seal::insert("replies", seal::REPLY, &[]), seal::REPLY, &values, &[])
+}
 
-/// Keeps what was cut out of a call's body, unless it is kept already, and notes that the call refers to it.
+/// Keeps the blobs of a call's body, unless they are kept already, and notes that the call refers to them.
 pub(super) fn blobs(db: &Connection, call: i64, packed: &Packed) -> rusqlite::Result<()> {
-    for (hash, bytes) in &packed.blobs {
+    for blob in &packed.blobs {
         // Asked first: what is sent again with every call is large.
-        let kept = db.prepare_cached("SELECT 1 FROM blobs WHERE hash = ?")?.exists([hash.as_bytes()])?;
+        let kept = db.prepare_cached("SELECT 1 FROM blobs WHERE hash = ?")?.exists([blob.hash.as_bytes()])?;
         if !kept {
-            db.prepare_cached("INSERT INTO blobs (hash, bytes) VALUES (?, ?)")?.execute(params![hash.as_bytes(), bytes])?;
+            db.prepare_cached("INSERT INTO blobs (hash, bytes, packed, sum) VALUES (?, ?, ?, ?)")?.execute(params![
+                blob.hash.as_bytes(),
+                blob.bytes.as_ref(),
+                blob.packed,
+                crc32fast::hash(&blob.bytes)
+            ])?;
         }
     }
     for hash in &packed.hashes {
@@ -187,7 +176,8 @@ pub(super) fn version(db: &Connection, policy: &str, version: &WeightVersion) ->
 
 /// Notes that a call's last byte was handed to its client.
 pub(super) fn delivered(db: &Connection, call: i64) -> rusqlite::Result<()> {
-    db.prepare_cached("INSERT OR IGNORE INTO delivered (call) VALUES (?)")?.execute([call]).map(drop)
+    let sum = seal::sum(&[&call])?;
+    db.prepare_cached("INSERT OR IGNORE INTO delivered (call, sum) VALUES (?, ?)")?.execute([call, sum.into()]).map(drop)
 }
 
 /// Writes a rollout, unless its id or idempotency key is there already.
@@ -213,8 +203,11 @@ pub(super) fn rollout(db: &Connection, new: &NewRollout) -> rusqlite::Result<()>
         new.ttl_s.map(u64::cast_signed),
         new.idempotency_key,
         new.conversation,
-    ])
-    .map(drop)
+    ])?;
+    match seq_of(db, "SELECT seq FROM rollouts WHERE id = ?", &new.id.0)? {
+        Some(seq) => seal::row(db, "rollouts", seq),
+        None => Ok(()),
+    }
 }
 
 /// Writes a reward in the place of one of the same name.
@@ -228,12 +221,9 @@ pub(super) fn reward(db: &Connection, reward: &Reward) -> Result<(), Fault> {
             .optional()?
             .ok_or_else(|| Fault::Unknown(format!("rollout {} has no call {id}", reward.rollout_id)))?,
     };
-    db.prepare_cached("INSERT OR REPLACE INTO rewards (rollout, call, name, value) VALUES (?, ?, ?, ?)")?.execute(params![
-        rollout,
-        call,
-        reward.name,
-        reward.value
-    ])?;
+    let sum = seal::sum(&[&rollout, &call, &reward.name, &reward.value])?;
+    db.prepare_cached("INSERT OR REPLACE INTO rewards (rollout, call, name, value, sum) VALUES (?, ?, ?, ?, ?)")?
+        .execute(params![rollout, call, reward.name, reward.value, sum])?;
     Ok(())
 }
 
@@ -250,5 +240,5 @@ pub(super) fn finish(db: &Connection, finish: &Finish) -> Result<(), Fault> {
         finish.evidence.as_ref().and_then(json),
         rollout,
     ])?;
-    Ok(())
+    Ok(seal::row(db, "rollouts", rollout)?)
 }

@@ -9,12 +9,17 @@
 //! context; no checkpoint inside a commit (see [`checkpoint`]).
 
 mod call;
+mod check;
 mod checkpoint;
 mod code;
 mod error;
 mod insert;
 mod process;
+mod prompt;
+mod prune;
+mod raw;
 mod rollout;
+mod seal;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -30,10 +35,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use sqlx::migrate::{MigrateError, Migrator};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
+use sqlx::sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
 use sqlx::{ConnectOptions, Connection};
 
-use super::{Rollout, RolloutFilter, Store, StoreConfig, StoreError, Writer};
+use super::{Checked, Prune, Pruned, Rollout, RolloutFilter, Store, StoreConfig, StoreError, Writer};
 use crate::call::{CallRecord, ImageHash, RawKind, WeightVersion};
 use crate::ids::{CallId, ProcessId, RolloutId, RolloutKey};
 
@@ -48,7 +53,17 @@ pub(super) struct SqliteStore {
     config: StoreConfig,
     process: ProcessId,
     reads: SqlitePool,
+    rests: raw::Rests,
+    unsealed: Unsealed,
     writer_taken: Arc<AtomicBool>,
+}
+
+/// Rows up to these numbers are from before rows had sums.
+#[derive(Clone, Copy, Debug, Default, sqlx::FromRow)]
+struct Unsealed {
+    rollouts: i64,
+    calls: i64,
+    processes: i64,
 }
 
 impl SqliteStore {
@@ -62,13 +77,18 @@ impl SqliteStore {
             .filename(path)
             .busy_timeout(Duration::from_secs(config.busy_timeout_s))
             .disable_statement_logging();
-        migrate(path, options.clone().create_if_missing(true).journal_mode(SqliteJournalMode::Wal)).await?;
+        // Pages that were freed can be given back without writing the file anew; only a new file learns this here.
+        let creating = options.clone().create_if_missing(true).auto_vacuum(SqliteAutoVacuum::Incremental);
+        migrate(path, creating.journal_mode(SqliteJournalMode::Wal)).await?;
         let reads = SqlitePoolOptions::new()
             .max_connections(READERS)
             .connect_with(options.pragma("query_only", "true"))
             .await
             .map_err(|error| error::of_reader(&error, path))?;
-        Ok(Self { path: path.to_owned(), config: config.clone(), process, reads, writer_taken: Arc::default() })
+        let unsealed = sqlx::query_as("SELECT rollouts, calls, processes FROM unsealed").fetch_one(&reads).await;
+        let unsealed = unsealed.map_err(|error| error::of_reader(&error, path))?;
+        let (rests, writer_taken) = (raw::Rests::default(), Arc::default());
+        Ok(Self { path: path.to_owned(), config: config.clone(), process, reads, rests, unsealed, writer_taken })
     }
 
     fn failed(&self, error: &sqlx::Error) -> StoreError {
@@ -164,15 +184,11 @@ impl Store for SqliteStore {
     }
 
     async fn call(&self, id: CallId) -> Result<Option<CallRecord>, StoreError> {
-        let mut query = call::query("c.id = ");
-        query.push_bind(id.0.as_bytes().to_vec());
-        Ok(self.read_calls(query).await?.pop())
+        self.call_of(id).await
     }
 
     async fn calls(&self, rollout: RolloutId) -> Result<Vec<CallRecord>, StoreError> {
-        let mut query = call::query("c.rollout = (SELECT seq FROM rollouts WHERE id = ");
-        query.push_bind(rollout.0.as_bytes().to_vec()).push(") ORDER BY c.started_at, c.seq");
-        self.read_calls(query).await
+        self.calls_of(rollout).await
     }
 
     async fn raw(&self, call: CallId, kind: RawKind) -> Result<Option<Bytes>, StoreError> {
@@ -184,6 +200,14 @@ impl Store for SqliteStore {
     }
 
     async fn image(&self, hash: ImageHash) -> Result<Option<Bytes>, StoreError> {
-        Ok(self.read_blob(hash).await?.map(Bytes::from))
+        self.read_blob(hash).await
+    }
+
+    async fn check(&self) -> Result<Checked, StoreError> {
+        Ok(self.check_all().await)
+    }
+
+    fn prune(&self, rollouts: &[RolloutId], how: Prune) -> Result<Pruned, StoreError> {
+        prune::prune(&self.path, &self.config, rollouts, how)
     }
 }

@@ -5,8 +5,7 @@ use std::path::Path;
 use rusqlite::{Connection, TransactionBehavior, params};
 use uuid::Uuid;
 
-use super::{code, process};
-use crate::call::{CallStatus, CaptureLevel, LogprobKind};
+use super::{insert, process, seal};
 use crate::ids::ProcessId;
 
 /// Makes `id` known as a process that writes, and gives its number.
@@ -17,6 +16,7 @@ pub(super) fn register(db: &mut Connection, id: ProcessId, now: i64) -> rusqlite
         params![id.0.as_bytes().as_slice(), now],
     )?;
     let seq = turn.last_insert_rowid();
+    seal::row(&turn, "processes", seq)?;
     turn.commit()?;
     Ok(seq)
 }
@@ -36,6 +36,7 @@ pub(super) fn dead(db: &mut Connection, database: &Path) -> rusqlite::Result<()>
     for (seq, _) in &dead {
         let open = interrupt(&turn, *seq)?;
         turn.execute("UPDATE processes SET crashed = 1 WHERE seq = ?", [seq])?;
+        seal::row(&turn, "processes", *seq)?;
         tracing::warn!(
             calls.interrupted = open,
             "a gleaner process died without ending; its open calls are marked as interrupted"
@@ -57,15 +58,15 @@ pub(super) fn own(db: &mut Connection, seq: i64) -> rusqlite::Result<()> {
 }
 
 fn interrupt(db: &Connection, process: i64) -> rusqlite::Result<usize> {
-    db.execute(
-        "INSERT INTO replies (call, status, tokens, version_seq, capture_level, logprob_kind, constrained) \
-         SELECT c.seq, ?2, 0, 0, ?3, ?4, 0 FROM calls c, processes p WHERE p.seq = ?1 AND c.seq > p.after_call \
-         AND c.process = p.seq AND NOT EXISTS (SELECT 1 FROM replies r WHERE r.call = c.seq)",
-        params![
-            process,
-            code::number(code::STATUSES, CallStatus::Interrupted),
-            code::number(code::LEVELS, CaptureLevel::default()),
-            code::number(code::LOGPROB_KINDS, LogprobKind::default()),
-        ],
-    )
+    let open: Vec<i64> = db
+        .prepare(
+            "SELECT c.seq FROM calls c, processes p WHERE p.seq = ?1 AND c.seq > p.after_call AND c.process = p.seq \
+             AND NOT EXISTS (SELECT 1 FROM replies r WHERE r.call = c.seq)",
+        )?
+        .query_map([process], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    for call in &open {
+        insert::interrupted(db, *call)?;
+    }
+    Ok(open.len())
 }

@@ -1,7 +1,9 @@
 //! The store through its seams: writers and readers on real files.
 
+mod chains;
 mod faults;
 mod story;
+mod upkeep;
 
 use std::path::Path;
 use std::sync::Arc;

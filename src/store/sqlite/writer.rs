@@ -1,6 +1,6 @@
 //! The one connection that writes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,13 +9,13 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags};
 
 use super::checkpoint::{Checkpointer, move_log};
-use super::insert::{Fault, PackedEnd};
+use super::insert::Fault;
 use super::process::ProcessLock;
 use super::{error, insert, process, sweep};
 use crate::call::{CallEnd, CallStart, CallStatus, WeightVersion};
 use crate::ids::{CallId, ProcessId, RolloutId};
-use crate::store::blob::{self, Cut, Packed};
-use crate::store::body::Packer;
+use crate::store::blob::Packed;
+use crate::store::packing::{PackedEnd, Packing};
 use crate::store::{Durability, StoreConfig, StoreError, Write, Writer};
 use crate::telemetry::now_ms;
 
@@ -35,12 +35,14 @@ impl Drop for Taken {
 pub(super) struct SqliteWriter {
     db: Connection,
     path: PathBuf,
-    packer: Packer,
+    packing: Packing,
     process: i64,
+    /// How often something was taken out of the store, as it counts that itself: numbers may be used again after it.
+    prunes: i64,
     /// Numbers of calls that more is to come of. One that is missing was not kept, or is asked of the index.
     calls: HashMap<CallId, i64>,
-    /// What was cut out of the requests of calls that have not ended; most have nothing.
-    cuts: HashMap<CallId, Cut>,
+    /// Calls of this batch that could not be kept as they were packed.
+    failed: HashSet<CallId>,
     rollouts: HashMap<RolloutId, i64>,
     /// The weights that each policy had last, as they are kept.
     versions: HashMap<String, WeightVersion>,
@@ -53,8 +55,19 @@ pub(super) struct SqliteWriter {
 /// A write with its packing done.
 enum Ready<'a> {
     Start(&'a CallStart, Packed),
-    End(&'a CallEnd, PackedEnd),
+    End(&'a CallEnd, Box<PackedEnd>),
     Other(&'a Write),
+}
+
+impl Ready<'_> {
+    /// The call whose bodies it has.
+    fn call(&self) -> Option<CallId> {
+        match self {
+            Self::Start(start, _) => Some(start.id),
+            Self::End(end, _) => Some(end.start.id),
+            Self::Other(_) => None,
+        }
+    }
 }
 
 impl SqliteWriter {
@@ -66,14 +79,16 @@ impl SqliteWriter {
         let mut db = connect(path, config).map_err(failed)?;
         sweep::dead(&mut db, path).map_err(failed)?;
         let process = sweep::register(&mut db, process, now_ms()).map_err(failed)?;
+        let prunes = prunes(&db).map_err(failed)?;
         let checkpointer = Some(Checkpointer::start(path, connect(path, config).map_err(failed)?)?);
         Ok(Self {
             db,
             path: path.to_owned(),
-            packer: Packer::new(),
+            packing: Packing::new(),
             process,
+            prunes,
             calls: HashMap::new(),
-            cuts: HashMap::new(),
+            failed: HashSet::new(),
             rollouts: HashMap::new(),
             versions: HashMap::new(),
             checkpointer,
@@ -83,11 +98,19 @@ impl SqliteWriter {
     }
 
     /// Writes everything in one transaction, or nothing. Inside: what is bad by itself.
-    fn transaction(&mut self, batch: &[Ready<'_>]) -> Result<Vec<Result<(), StoreError>>, rusqlite::Error> {
+    fn transaction(&mut self, batch: &[Write]) -> Result<Vec<Result<(), StoreError>>, rusqlite::Error> {
+        let mut ready: Vec<_> = batch.iter().map(|write| self.ready(write)).collect();
         self.run("BEGIN IMMEDIATE")?;
+        let prunes = prunes(&self.db)?;
+        if prunes != self.prunes {
+            // What is remembered may be gone, and bodies told by it.
+            self.prunes = prunes;
+            self.forget();
+            ready = batch.iter().map(|write| self.ready(write)).collect();
+        }
         let mut results = Vec::with_capacity(batch.len());
-        for write in batch {
-            results.push(match self.write(write) {
+        for write in &ready {
+            let result = match self.write(write) {
                 Ok(()) => Ok(()),
                 Err(Fault::Unknown(what)) => Err(StoreError::Other(what)),
                 // SQLite took back the one statement; the transaction goes on.
@@ -95,27 +118,25 @@ impl SqliteWriter {
                     Err(error::of_writer(&error, &self.path))
                 }
                 Err(Fault::Sqlite(error)) => return Err(error),
-            });
+            };
+            if result.is_err() {
+                self.failed.extend(write.call());
+            }
+            results.push(result);
         }
         self.run("COMMIT")?;
+        if !self.failed.is_empty() {
+            self.failed.clear();
+            self.packing.forget();
+        }
         Ok(results)
     }
 
     /// Does a write's packing.
     fn ready<'a>(&mut self, write: &'a Write) -> Ready<'a> {
         match write {
-            Write::CallStart(start) => {
-                let (request, cut) = blob::pack_request(&mut self.packer, &start.request);
-                if let Some(cut) = cut {
-                    self.cuts.insert(start.id, cut);
-                }
-                Ready::Start(start, request)
-            }
-            Write::CallEnd(end) => {
-                // Not kept where the start was not, or was forgotten.
-                let cut = self.cuts.remove(&end.start.id).or_else(|| blob::cut_request(&end.start.request));
-                Ready::End(end, PackedEnd::new(&mut self.packer, end, cut.as_ref()))
-            }
+            Write::CallStart(start) => Ready::Start(start, self.packing.start(start)),
+            Write::CallEnd(end) => Ready::End(end, Box::new(self.packing.end(end))),
             other => Ready::Other(other),
         }
     }
@@ -126,7 +147,15 @@ impl SqliteWriter {
 
     fn write(&mut self, write: &Ready<'_>) -> Result<(), Fault> {
         match write {
+            Ready::Start(start, request) if request.base.is_some_and(|base| self.failed.contains(&base)) => {
+                let request = self.packing.start_alone(start);
+                self.start(start, &request).map(drop)
+            }
             Ready::Start(start, request) => self.start(start, request).map(drop),
+            Ready::End(end, packed) if packed.bases().any(|base| self.failed.contains(&base)) => {
+                let packed = self.packing.end_alone(end);
+                self.end(end, &packed)
+            }
             Ready::End(end, packed) => self.end(end, packed),
             Ready::Other(Write::Delivered(id)) => self.delivered(*id),
             Ready::Other(Write::NewRollout(new)) => Ok(insert::rollout(&self.db, new)?),
@@ -159,7 +188,7 @@ impl SqliteWriter {
             seq
         } else {
             // Its start was not kept.
-            let (request, _) = blob::pack_request(&mut self.packer, &end.start.request);
+            let request = self.packing.start_alone(&end.start);
             self.start(&end.start, &request)?
         };
         insert::end(&self.db, seq, end, packed)?;
@@ -197,23 +226,24 @@ impl SqliteWriter {
             tracing::error!(%error, "could not take back a transaction of the store");
         }
         self.forget();
+        self.failed.clear();
     }
 
     fn forget(&mut self) {
         self.calls.clear();
-        self.cuts.clear();
         self.rollouts.clear();
         self.versions.clear();
+        self.packing.forget();
     }
 }
 
 impl Writer for SqliteWriter {
     fn apply(&mut self, batch: &[Write]) -> Vec<Result<(), StoreError>> {
-        if self.calls.len().max(self.cuts.len()).max(self.rollouts.len()) > REMEMBERED {
-            self.forget();
+        if self.calls.len().max(self.rollouts.len()) > REMEMBERED {
+            self.calls.clear();
+            self.rollouts.clear();
         }
-        let ready: Vec<_> = batch.iter().map(|write| self.ready(write)).collect();
-        match self.transaction(&ready) {
+        match self.transaction(batch) {
             Ok(results) => {
                 if let Some(checkpointer) = &self.checkpointer {
                     checkpointer.committed();
@@ -250,7 +280,12 @@ impl Drop for SqliteWriter {
     }
 }
 
-fn connect(path: &Path, config: &StoreConfig) -> rusqlite::Result<Connection> {
+/// How often something was taken out of the store.
+pub(super) fn prunes(db: &Connection) -> rusqlite::Result<i64> {
+    db.prepare_cached("PRAGMA user_version")?.query_row([], |row| row.get(0))
+}
+
+pub(super) fn connect(path: &Path, config: &StoreConfig) -> rusqlite::Result<Connection> {
     let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     db.busy_timeout(Duration::from_secs(config.busy_timeout_s))?;
     db.set_prepared_statement_cache_capacity(32);
