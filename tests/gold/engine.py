@@ -104,20 +104,19 @@ class Engine:
             number, self.requests = self.requests, self.requests + 1
         return Reply(self, number, list(prompt), sampling, asked or left, alternatives, self.scripts.next(prompt))
 
-    def logits(self, ids, cache):
-        """The next token's logits after `ids`, of which the cache may hold a part; and the weights that gave them."""
+    def logits(self, ids, count, cache):
+        """The logits after each of the last `count` of `ids`, of which the cache may hold those before; and the cache with all of them."""
         with self.lock:
-            if cache is not None and cache.version != self.version:
-                cache = None
-            cache = cache or self.resumed(ids)
+            if cache is None or cache.version != self.version:
+                cache = self.resumed(ids, count)
             states = self.model.hidden(ids[cache.length:], cache)
-            return self.model.logits(states[-1:], scale(self.version))[0], cache
+            return self.model.logits(states[-count:], scale(self.version)), cache
 
-    def resumed(self, ids):
-        """A cache with the longest beginning of `ids` that an earlier sequence shares."""
+    def resumed(self, ids, count):
+        """A cache with the longest beginning that `ids` but for the last `count` shares with an earlier sequence."""
         best, length = None, 0
         for earlier, cache in self.kept:
-            shared = common(earlier[:cache.length], ids[:-1])
+            shared = common(earlier[:cache.length], ids[:-count])
             if shared > length:
                 best, length = cache, shared
         cache = best.head(length) if best else Cache(self.model.shape)
@@ -149,9 +148,14 @@ class Reply:
         engine, cache = self.engine, None
         text = Text(engine.tokenizer, self.sampling)
         engine.write(name=self.name, prompt_ids=self.prompt)
+        rows = []
         while self.finish is None:
-            logits, cache = engine.logits(self.prompt + self.ids, cache)
-            step = self.step(logits)
+            if not len(rows):
+                # What is sure to be said is read in one go.
+                ahead = self.script.ahead()
+                rows, cache = engine.logits(self.prompt + self.ids + ahead[:-1], max(1, len(ahead)), cache)
+            step = self.step(rows[0])
+            rows = rows[1:]
             if not self.versions or self.versions[-1]["version"] != cache.version:
                 self.versions.append({"version": cache.version, "start": len(self.ids), "end": None})
             self.ids.append(step.id)
@@ -181,19 +185,18 @@ class Reply:
             logits[list(self.engine.tokenizer.ends)] = -np.inf
         if sampling.temperature == 0:
             return int(logits.argmax())
-        chances = np.exp((logits - logits.max()) / sampling.temperature)
+        chances = np.exp((logits - logits.max()) / np.float32(sampling.temperature))
         chances /= chances.sum()
-        keep = np.ones(len(chances), bool)
         if sampling.top_k > 0:
-            keep &= chances >= np.sort(chances)[-min(sampling.top_k, len(chances))]
+            chances[chances < np.sort(chances)[-min(sampling.top_k, len(chances))]] = 0
         if sampling.top_p < 1:
             order = np.argsort(-chances)
             before = np.cumsum(chances[order]) - chances[order]
-            keep[order[before >= sampling.top_p]] = False
-        keep &= chances >= sampling.min_p * chances.max()
-        sums = np.cumsum(np.where(keep, chances, 0), dtype=np.float64)
-        # Never one whose chance is nought, whatever rounding does.
-        return int(np.searchsorted(sums, self.draw.random() * sums[-1], side="right").clip(0, np.flatnonzero(keep)[-1]))
+            chances[order[before >= sampling.top_p]] = 0
+        if sampling.min_p > 0:
+            chances[chances < sampling.min_p * chances.max()] = 0
+        sums = np.cumsum(chances, dtype=np.float64)
+        return int(np.searchsorted(sums, self.draw.random() * sums[-1], side="right"))
 
     def end(self, step, text):
         """Says whether the reply ends here, and what text has come."""
@@ -275,6 +278,13 @@ class Script:
         """The id that must be said now; `None` to sample."""
         self.at += 1
         return self.plan[self.at - 1] if self.at <= len(self.plan) else None
+
+    def ahead(self):
+        """The ids that come now, as far as they are no matter of chance."""
+        end = self.at
+        while end < len(self.plan) and self.plan[end] is not None and end < self.at + 64:
+            end += 1
+        return self.plan[self.at:end]
 
     def goes_on(self):
         return self.at <= len(self.plan)

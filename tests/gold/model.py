@@ -88,15 +88,17 @@ class Model:
     def logits(self, states, scale=1.0):
         return (states * FLOAT(scale)) @ self.weights["head"].T
 
-    def score(self, ids, scale=1.0):
-        """The log-probability of each token given those before it, by one plain forward pass; NaN for the first."""
+    def score(self, ids, scale=1.0, where=None):
+        """The log-probability of each token given those before it, by one plain forward pass; NaN for the first. With `where`, only of
+        the tokens at these places, in their order."""
         ids = np.asarray(ids)
-        states, scores = self.hidden(ids), np.full(len(ids), np.nan)
-        for start in range(0, len(ids) - 1, 64):
-            logits = self.logits(states[start:start + 64][:len(ids) - 1 - start], scale)
-            wanted = ids[start + 1:start + 1 + len(logits)]
-            scores[start + 1:start + 1 + len(logits)] = logits[np.arange(len(logits)), wanted] - log_sum_exp(logits)
-        return scores
+        places = np.arange(1, len(ids)) if where is None else np.asarray(where)
+        states, scores = self.hidden(ids), np.empty(len(places))
+        for start in range(0, len(places), 64):
+            some = places[start:start + 64]
+            logits = self.logits(states[some - 1], scale)
+            scores[start:start + 64] = logits[np.arange(len(some)), ids[some]] - log_sum_exp(logits)
+        return np.concatenate([[np.nan], scores]) if where is None else scores
 
     def borders(self):
         queries = self.shape.heads * self.shape.head_dim

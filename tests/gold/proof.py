@@ -1,0 +1,166 @@
+"""The proof: what was exported is what was sampled, and the model itself says so."""
+
+import collections
+import dataclasses
+import re
+import time
+
+import numpy as np
+
+from engine import common, scale
+
+# The largest difference between a recorded log-probability and that of a plain forward pass, in nats.
+TOLERANCE = 1e-3
+NAMES = re.compile(rb'"((?:chatcmpl|cmpl|generate-tokens)-[0-9a-zA-Z-]+)"')
+REASONS = {"text_only", "ids_incomplete", "logprobs_incomplete", "constrained", "realigned", "no_output", "undelivered", "interrupted",
+           "upstream_error", "foreign", "side_call", "abandoned", "untrained_policy", "over_length", "filtered"}
+
+
+@dataclasses.dataclass
+class Figures:
+    """What was found, to be added up and printed."""
+
+    conversations: int = 0
+    calls: int = 0
+    samples: int = 0
+    trained: int = 0
+    largest: float = 0.0
+    drift: int = 0
+    left_out: collections.Counter = dataclasses.field(default_factory=collections.Counter)
+
+    def __add__(self, other):
+        return Figures(self.conversations + other.conversations, self.calls + other.calls, self.samples + other.samples,
+                       self.trained + other.trained, max(self.largest, other.largest), self.drift + other.drift,
+                       self.left_out + other.left_out)
+
+    def __str__(self):
+        left_out = ", ".join(f"{count} {reason}" for reason, count in sorted(self.left_out.items())) or "none"
+        return (f"{self.trained} tokens checked, largest difference {self.largest:.1e}, {self.samples} samples of {self.conversations} "
+                f"conversations ({self.calls} calls), drift {self.drift}, left out: {left_out}")
+
+
+def prove(table, chats, path):
+    """Proves all that is claimed of these conversations' rollouts, and gives the figures."""
+    rollouts = list({chat.rollout["id"]: chat.rollout for chat in chats}.values())
+    for rollout in rollouts:
+        settled(table.gleaner, rollout)
+    samples = table.export(rollouts, path)
+    figures = Figures(conversations=len(chats), samples=len(samples))
+    for sample in samples:
+        largest, count = scored(table.family.model, sample)
+        assert largest <= TOLERANCE, f"sample {sample['id']}: a log-probability differs from the model's own by {largest}"
+        figures.largest, figures.trained = max(figures.largest, largest), figures.trained + count
+    log = {name: entry for replica in table.family.replicas for name, entry in replica.sampled().items()}
+    for rollout in rollouts:
+        calls = all_calls(table.gleaner, rollout)
+        figures.calls += len(calls)
+        figures.left_out += covered(table.gleaner, rollout, calls, [one for one in samples if one["rollout_id"] == rollout["id"]], log)
+        figures.drift += table.gleaner.api(f"/rollouts/{rollout['id']}")["drift"]
+    return figures
+
+
+def scored(model, sample):
+    """Compares a sample's log-probabilities with a plain forward pass over its ids, by the weights that each span says: the largest
+    difference, and how many tokens were compared."""
+    ids, mask = sample["token_ids"], np.array(sample["loss_mask"], bool)
+    recorded = np.array([np.nan if logprob is None else logprob for logprob in sample["logprobs"]])
+    version = np.full(len(ids), None, object)
+    for span in sample["spans"]:
+        version[span["start"]:span["end"]] = span["policy_version"]
+    largest = 0.0
+    for weights in {*version[mask]}:
+        where = np.flatnonzero(mask & (version == weights))
+        largest = max(largest, float(np.abs(model.score(ids, scale(weights), where) - recorded[where]).max()))
+    assert not np.isnan(largest), f"sample {sample['id']}: the mask is 1 where there is no log-probability"
+    return largest, int(mask.sum())
+
+
+def covered(gleaner, rollout, calls, samples, log):
+    """Compares with what the servers say they sampled: each token is trained exactly once, or its call is left out with a reason."""
+    left_out = {one["call_id"]: one["reason"] for one in gleaner.samples(rollout)["left_out"]}
+    assert REASONS.issuperset(left_out.values()), f"reasons that are none: {left_out}"
+    trained = collections.Counter()
+    for sample in samples:
+        for span in sample["spans"]:
+            trained.update((span["call_id"], at) for at in range(span["start"], span["end"]) if sample["loss_mask"][at])
+            same(f"sample {sample['id']}, span of {span['call_id']}", sample["token_ids"][:span["end"]], whole_of(calls, span["call_id"]))
+    for call in calls:
+        entries = [log[name] for name in names_in(gleaner, call)]
+        if call["id"] in left_out:
+            assert not any(id == call["id"] for id, _ in trained), f"call {call['id']} is trained and left out ({left_out[call['id']]})"
+            continue
+        assert entries, f"call {call['id']}: its raw reply names no request of the policy server's"
+        at = len(call["capture"]["prompt_ids"])
+        for entry in entries:
+            # A reply that was resumed goes on where the last piece ended, as far as it was told.
+            same(f"call {call['id']}, prompt", whole_of(calls, call["id"])[:len(entry.prompt_ids)], entry.prompt_ids)
+            start = len(entry.prompt_ids)
+            assert start == at, f"call {call['id']}: a piece begins at {start}, the one before it ended at {at}"
+            ids = whole_of(calls, call["id"])[start:start + len(entry.ids)]
+            if entry is entries[-1]:
+                same(f"call {call['id']}, what was sampled", ids, entry.ids)
+            at = start + common(ids, entry.ids) if entry is entries[-1] else next_start(entries, entry)
+            missed = [place for place in range(start, at) if trained[call["id"], place] != 1]
+            assert not missed, f"call {call['id']}: tokens at {missed[:9]} are trained {[trained[call['id'], p] for p in missed[:9]]} times"
+        assert at == len(whole_of(calls, call["id"])), f"call {call['id']}: {at} of its tokens were sampled by the policy"
+    return collections.Counter(left_out.values())
+
+
+def next_start(entries, entry):
+    return len(entries[[one is entry for one in entries].index(True) + 1].prompt_ids)
+
+
+def whole_of(calls, call_id):
+    capture = next(call["capture"] for call in calls if call["id"] == call_id)
+    return capture["prompt_ids"] + capture["completion_ids"]
+
+
+def names_in(gleaner, call):
+    """The names that the policy servers gave to the requests of this call, in order."""
+    raw = gleaner.http.get(f"/api/v1/calls/{call['id']}/response").content
+    return list(dict.fromkeys(name.decode() for name in NAMES.findall(raw) if b"-tool-" not in name))
+
+
+def settled(gleaner, rollout):
+    """Waits until it is noted of each call how it ended and whether its reply was delivered."""
+    limit = time.monotonic() + 20
+    while pending := [call["id"] for call in all_calls(gleaner, rollout) if call["status"] == "running" or call["delivered"] is None]:
+        assert time.monotonic() < limit, f"calls that do not settle: {pending}"
+        time.sleep(0.02)
+
+
+def all_calls(gleaner, rollout):
+    calls, after = [], ""
+    while True:
+        page = gleaner.api(f"/rollouts/{rollout['id']}/calls?limit=1000{after}")
+        calls += page["calls"]
+        if not page["next"]:
+            return calls
+        after = f"&after={page['next']}"
+
+
+def same(what, one, two):
+    at = common(one, two)
+    assert len(one) == len(two) == at, f"{what}: parts at {at} of {len(one)} and {len(two)}: {one[at:at + 5]} and {two[at:at + 5]}"
+
+
+def expected_drift(table, chat, calls):
+    """Where re-encoding gives other ids, by the reference alone: the places (reply, index) at which transformers' rendering of what the
+    client sent parts from an earlier reply of the conversation. Also proves that Gleaner's prompts are that rendering."""
+    from tokenizer import as_template_knows
+
+    places, chain = set(), []
+    captures = {call["id"]: call["capture"] for call in calls}
+    for turn in chat.turns:
+        capture = captures[turn.call_id]
+        text = table.family.tokenizer.render(as_template_knows(turn.messages), tools=turn.options.get("tools"), add_generation_prompt=True)
+        prompt = table.family.tokenizer.encode(text)
+        same(f"call {turn.call_id}, prompt", capture["prompt_ids"], prompt)
+        if turn.goes_on:
+            before = captures[chain[-1]]
+            at = common(before["prompt_ids"] + before["completion_ids"], prompt)
+            places |= {(earlier, at) for earlier in chain if 0 <= at - len(captures[earlier]["prompt_ids"]) < len(captures[earlier]["completion_ids"])}
+        else:
+            chain = []
+        chain.append(turn.call_id)
+    return places
