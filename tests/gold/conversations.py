@@ -45,17 +45,27 @@ def forgetful(message, _results):
     return {name: value for name, value in message.items() if name not in ("reasoning", "reasoning_content")}
 
 
+def in_parts(message, _results):
+    """The text as a list of parts."""
+    return {**message, "content": [{"type": "text", "text": message["content"]}]} if message.get("content") else message
+
+
 def all_of_it(message, results):
-    for echo in (renamed, reserialised, trimmed, forgetful):
+    for echo in (renamed, reserialised, trimmed, forgetful, in_parts):
         message = echo(message, results)
     return message
+
+
+def text_of(message):
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
 def calls_by(message, change):
     return {"tool_calls": [change(call) for call in message["tool_calls"]]} if message.get("tool_calls") else {}
 
 
-ECHOES = [as_it_was, renamed, reserialised, trimmed, forgetful, all_of_it]
+ECHOES = [as_it_was, renamed, reserialised, trimmed, forgetful, in_parts, all_of_it]
 
 
 @dataclasses.dataclass
@@ -78,7 +88,7 @@ class Chat:
         self.table, self.rollout, self.echo = table, rollout or table.gleaner.rollout(), echo
         self.mark = f"[m{next(NUMBERS)}]"
         self.messages = [{"role": "system", "content": system}] if system else []
-        self.options, self.turns, self.edited = options, [], False
+        self.options, self.turns, self.edited, self.seen = options, [], False, lambda line: None
 
     def script(self, *replies):
         self.table.script(self.mark, *replies)
@@ -107,7 +117,7 @@ class Chat:
         self.echoed = {call["id"]: result["tool_call_id"] for call, result in zip(reply.get("tool_calls", []), results)}
         self.messages.append(kept)
         # A text that was changed reads otherwise; all else may be written in many ways.
-        self.edited = (kept.get("content") or "") != (reply.get("content") or "")
+        self.edited = text_of(kept) != text_of(reply)
         return reply
 
     def edit(self, place, message):
@@ -121,15 +131,15 @@ class Chat:
     def send(self, **options):
         options = {"max_tokens": 256, **self.options, **options}
         messages = [dict(message) for message in self.messages]
-        turn = post(self.table.gleaner, self.rollout, {"model": "any", "messages": messages, **options})
+        turn = post(self.table.gleaner, self.rollout, {"model": "any", "messages": messages, **options}, self.seen)
         turn = Turn(turn[0], messages, options, turn[1], turn[2], goes_on=bool(self.turns) and not self.edited)
         self.turns.append(turn)
         self.edited = False
         return turn
 
 
-def post(gleaner, rollout, body):
-    """One call: its id, the reply as a message, and why it ended."""
+def post(gleaner, rollout, body, seen=lambda line: None):
+    """One call: its id, the reply as a message, and why it ended. `seen` is shown each event of a stream."""
     url = f"/rollouts/{rollout['key']}/v1/chat/completions"
     if not body.get("stream"):
         answer = gleaner.http.post(url, json=body, timeout=120)
@@ -142,10 +152,10 @@ def post(gleaner, rollout, body):
         answer.read() if answer.status_code != 200 else None
         if answer.status_code != 200:
             raise AssertionError(f"{answer.status_code}: {answer.text}")
-        return answer.headers["x-gleaner-call"], *gathered(answer)
+        return answer.headers["x-gleaner-call"], *gathered(answer, seen)
 
 
-def gathered(answer: httpx.Response):
+def gathered(answer: httpx.Response, seen=lambda line: None):
     """A stream's message and why it ended."""
     message, calls, finish = {"role": "assistant", "content": None}, {}, None
     done = False
@@ -156,6 +166,7 @@ def gathered(answer: httpx.Response):
         if data == "[DONE]":
             done = True
             break
+        seen(line)
         chunk = json.loads(data)
         if "error" in chunk:
             raise AssertionError(f"the stream says: {chunk['error']}")
@@ -269,6 +280,18 @@ def retries(table):
     return [chat]
 
 
+def garbled(table):
+    """Calls that are none: they stay text, and the conversation goes on."""
+    chat = Chat(table, system="You are an agent.", tools=TOOLS)
+    plain = {"text": "<think>\n\n</think>\n\n"}
+    texts = ['<tool_call>\n{"name": "bash", "arguments": {"command": ls}}\n</tool_call>', "<tool_call> is how one calls a tool",
+             '<tool_call>\n["bash"]\n</tool_call> and </tool_call>', "a < b, <tool, </think> and <tool_cal"]
+    chat.script(*[{"parts": [plain, {"text": text}, {"sample": 2}, END]} for text in texts], spoken())
+    for number in range(len(texts) + 1):
+        chat.user(f"number {number}")
+    return [chat]
+
+
 # Each way in which an emoji of four bytes and more is put together.
 EMOJI = ["😀", "👍🏽", "👩‍🚀", "👨‍👩‍👧‍👦", "🇫🇷", "🏴󠁧󠁢󠁳󠁣󠁴󠁿", "🏳️‍🌈", "🤷🏾‍♀️", "🧑🏻‍❤️‍💋‍🧑🏿", "𝔘𝔫𝔦", "𠮷", "𓀀", "🀄", "🪿", "e\u0301", "שלום", "한국", "\u200f\u200b"]
 
@@ -308,3 +331,16 @@ def hot(table, seed, turns=2, tokens=12, **options):
         chat.options["seed"] = 1000 * turn + seed
         chat.user(f"Tell me about {seed}.")
     return [chat]
+
+
+def killing(replica, chat, after=8):
+    """Kills the server's process once so many events of the conversation's first reply have come."""
+    events = itertools.count(1)
+
+    def seen(_line):
+        if next(events) == after:
+            replica.process.kill()
+
+    chat.seen = seen
+    chat.user("Speak at length.")
+    replica.process.wait()

@@ -165,7 +165,9 @@ class Reply:
             self.end(step, text)
             self.finish, self.stop = step.finish, step.stop
             yield step
-            if self.script.dies_after(len(self.ids)):
+            if self.script.updates_after == len(self.ids):
+                engine.update(self.script.version)
+            if self.script.dies_after == len(self.ids):
                 raise Died
         engine.keep(self.prompt + self.ids, cache)
         engine.write(name=self.name, finish=self.finish)
@@ -259,10 +261,12 @@ class Scripts:
 
 class Script:
     """`parts`: `{"sample": N}` draws N tokens that end nothing, `{"text"}` is encoded and said, `{"ids"}` too, `{"letters"}` is said letter by
-    letter, as no tokenizer would. After them the reply goes on by itself. `die_after`: after so many tokens the connection is cut."""
+    letter, as no tokenizer would. After them the reply goes on by itself. `die_after`: after so many tokens the connection is cut;
+    `update_after`: after so many the weights become those of `version`."""
 
     def __init__(self, tokenizer, reply):
-        self.plan, self.die_after = [], reply.get("die_after")
+        self.plan, self.at, self.dies_after = [], 0, reply.get("die_after")
+        self.updates_after, self.version = reply.get("update_after"), reply.get("version")
         for part in reply.get("parts", []):
             if "sample" in part:
                 self.plan += [None] * part["sample"]
@@ -272,7 +276,6 @@ class Script:
                 self.plan += [id for letter in part["letters"] for id in tokenizer.encode(letter)]
             else:
                 self.plan += tokenizer.encode(part["text"])
-        self.at = 0
 
     def forced(self):
         """The id that must be said now; `None` to sample."""
@@ -288,10 +291,6 @@ class Script:
 
     def goes_on(self):
         return self.at <= len(self.plan)
-
-    def dies_after(self, count):
-        return self.die_after is not None and count >= self.die_after
-
 
 def scale(version):
     """What weights of this version are multiplied by."""

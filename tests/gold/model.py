@@ -1,6 +1,7 @@
 """Llama and Qwen3 in plain numpy, fp32: the whole of a sequence at once, or on from a cache. One sequence at a time."""
 
 import dataclasses
+import functools
 import importlib.util
 import pathlib
 
@@ -135,6 +136,7 @@ def log_sum_exp(logits):
     return (top + np.log(np.exp(logits - top).sum(axis=-1, keepdims=True, dtype=np.float64)))[..., 0]
 
 
+@functools.cache
 def tiny_qwen3(seed=0, shape=TINY_QWEN3):
     """A Qwen3 with random weights: two layers, and the vocabulary of the real tokenizer."""
     draw = np.random.default_rng(seed)
@@ -165,12 +167,14 @@ GGUF_NAMES = {"attn_norm": "norm", "attn_q": "q", "attn_k": "k", "attn_v": "v", 
               "ffn_gate": "gate", "ffn_up": "up", "ffn_down": "down"}
 
 
+@functools.cache
 def read_gguf(path):
     import gguf
 
     return gguf.GGUFReader(path)
 
 
+@functools.cache
 def smollm2():
     """SmolLM2-135M, its quantised weights as fp32."""
     import gguf

@@ -8,6 +8,7 @@ import time
 import numpy as np
 
 from engine import common, scale
+from tokenizer import as_template_knows
 
 # The largest difference between a recorded log-probability and that of a plain forward pass, in nats.
 TOLERANCE = 1e-3
@@ -144,17 +145,19 @@ def same(what, one, two):
     assert len(one) == len(two) == at, f"{what}: parts at {at} of {len(one)} and {len(two)}: {one[at:at + 5]} and {two[at:at + 5]}"
 
 
+def reference(table, turn):
+    """The text that transformers makes of what the client sent."""
+    return table.family.tokenizer.render(as_template_knows(turn.messages), tools=turn.options.get("tools"), add_generation_prompt=True)
+
+
 def expected_drift(table, chat, calls):
     """Where re-encoding gives other ids, by the reference alone: the places (reply, index) at which transformers' rendering of what the
-    client sent parts from an earlier reply of the conversation. Also proves that Gleaner's prompts are that rendering."""
-    from tokenizer import as_template_knows
-
+    client sent parts from an earlier reply of the conversation. Also proves that the prompts are that rendering."""
     places, chain = set(), []
     captures = {call["id"]: call["capture"] for call in calls}
     for turn in chat.turns:
         capture = captures[turn.call_id]
-        text = table.family.tokenizer.render(as_template_knows(turn.messages), tools=turn.options.get("tools"), add_generation_prompt=True)
-        prompt = table.family.tokenizer.encode(text)
+        prompt = table.family.tokenizer.encode(reference(table, turn))
         same(f"call {turn.call_id}, prompt", capture["prompt_ids"], prompt)
         if turn.goes_on:
             before = captures[chain[-1]]
@@ -164,3 +167,22 @@ def expected_drift(table, chat, calls):
             chain = []
         chain.append(turn.call_id)
     return places
+
+
+def spliced(table, chat, calls):
+    """Proves that each prompt is an earlier call's whole sequence and, after it, just what transformers makes of what is new; or, where
+    it goes on from none, all that transformers makes. Gives how many were spliced."""
+    captures = {call["id"]: call["capture"] for call in calls}
+    read, count = table.family.tokenizer, 0
+    for turn in chat.turns:
+        prompt, rendered, text = captures[turn.call_id]["prompt_ids"], captures[turn.call_id]["rendered"], reference(table, turn)
+        if rendered.get("after") is None:
+            same(f"call {turn.call_id}, prompt made afresh", prompt, read.encode(text))
+            continue
+        earlier = whole_of(calls, rendered["after"])
+        same(f"call {turn.call_id}, prompt after {rendered['after']}", prompt[:len(earlier)], earlier)
+        tail = read.decode(prompt[len(earlier):])
+        assert text.endswith(tail), f"call {turn.call_id}: {tail!r} was put after the earlier reply; the template makes {text[-len(tail) - 40:]!r}"
+        same(f"call {turn.call_id}, tail", prompt[len(earlier):], read.encode(tail))
+        count += 1
+    return count

@@ -71,9 +71,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 raise BadRequest(f"invalid JSON: {error}") from error
             answers[self.path](request)
         except BadRequest as error:
-            self.whole(400, {"error": {"message": str(error), "type": "BadRequestError", "param": error.param, "code": 400}})
+            self.refuse(str(error), error.param)
+        except (KeyError, TypeError, ValueError) as error:
+            self.refuse(f"{type(error).__name__}: {error}")
         except (Gone, engines.Died, ConnectionError):
             self.close_connection = True
+
+    def refuse(self, message, param=None):
+        self.whole(400, {"error": {"message": message, "type": "BadRequestError", "param": param, "code": 400}})
 
     def tokenize(self, request):
         if "messages" in request:

@@ -83,7 +83,8 @@ def replica(folder, name, number, *options):
 
 
 # Whether replies are read for reasoning and tool calls.
-FAMILIES = {"qwen3": ("qwen3", ["--parsers"]), "plain": ("qwen3", []), "smollm2": ("smollm2", [])}
+FAMILIES = {"qwen3": ("qwen3", ["--parsers"]), "swallowing": ("qwen3", ["--parsers", "--swallow"]), "plain": ("qwen3", []),
+            "smollm2": ("smollm2", [])}
 MAKES = {"qwen3": (model.tiny_qwen3, tokenizer.qwen3, lambda: tokenizer.QWEN3),
          "smollm2": (model.smollm2, tokenizer.smollm2, model.smollm2_file)}
 
@@ -92,36 +93,33 @@ class Stage:
     """Starts what is asked for when it is first asked for."""
 
     def __init__(self, folder, stack):
-        self.folder, self.stack, self.families, self.gleaners = folder, stack, {}, {}
+        self.folder, self.stack, self.families, self.tables = folder, stack, {}, {}
 
-    def family(self, name):
-        if name not in self.families:
+    def family(self, name, replicas=1):
+        """Servers of one model; where there are several, nobody else's."""
+        if (name, replicas) not in self.families:
             kind, options = FAMILIES[name]
-            folder = self.folder / name
+            folder = self.folder / f"{name}-{replicas}"
             folder.mkdir()
-            replicas = [self.stack.enter_context(replica(folder, kind, number, *options)) for number in range(2 if name != "smollm2" else 1)]
+            started = [self.stack.enter_context(replica(folder, kind, number, *options)) for number in range(replicas)]
             make, read, _ = MAKES[kind]
-            self.families[name] = Family(replicas, read(), make, bool(options))
-        return self.families[name]
+            self.families[name, replicas] = Family(started, read(), make, bool(options))
+        return self.families[name, replicas]
 
-    def gleaner(self, name, mode):
-        """A gleaner in front of a family; each has a store of its own, as it has been started with."""
-        if (name, mode) not in self.gleaners:
-            family, kind = self.family(name), FAMILIES[name][0]
-            folder = self.folder / f"gleaner-{name}-{mode}"
+    def table(self, name, mode, replicas=1, policy=()):
+        """A gleaner in front of a family, with a store of its own; `policy` are further lines of its policy's config."""
+        key = (name, mode, replicas, tuple(policy))
+        if key not in self.tables:
+            family, kind = self.family(name, replicas), FAMILIES[name][0]
+            folder = self.folder / f"gleaner-{len(self.tables)}"
             folder.mkdir()
-            config = ["[policies.default]", f'tokens = "{mode}"', "retry_s = 20"]
+            config = ["[policies.default]", f'tokens = "{mode}"', "retry_s = 20", *policy]
             if mode == "exact":
                 config += [f'tokenizer = "{MAKES[kind][2]()}"', f"urls = {json.dumps([one.url for one in family.replicas[1:]])}"]
-                config += ([] if family.parsers else ['tool_parser = "none"', 'reasoning_parser = "none"'])
-            started = self.stack.enter_context(programs.serving(family.replicas[0].url, folder, "\n".join(config) + "\n"))
-            started.database = folder / "gleaner.db"
-            started.stderr = folder / "stderr.log"
-            self.gleaners[name, mode] = started
-        return self.gleaners[name, mode]
-
-    def table(self, name, mode):
-        return Table(self.family(name), self.gleaner(name, mode), mode)
+                config += [] if family.parsers else ['tool_parser = "none"', 'reasoning_parser = "none"']
+            gleaner = self.stack.enter_context(programs.serving(family.replicas[0].url, folder, "\n".join(config) + "\n"))
+            self.tables[key] = Table(family, gleaner, mode, folder)
+        return self.tables[key]
 
 
 @dataclasses.dataclass
@@ -131,14 +129,15 @@ class Table:
     family: Family
     gleaner: programs.Gleaner
     mode: str
+    folder: pathlib.Path
 
     def script(self, mark, *replies):
-        """Replies in order, wherever they are asked; each replica takes its own turn, so only one may be asked."""
+        """What the first server says where the mark stands, in this order."""
         self.family.replicas[0].script(mark, list(replies))
 
     def export(self, rollouts, path):
         """The samples of these rollouts as `gleaner export` writes them, its check passed."""
-        command = [programs.GLEANER, "export", "samples", "--check", "--json", "--out", path, "--database", self.gleaner.database]
+        command = [programs.GLEANER, "export", "samples", "--check", "--json", "--out", path, "--database", self.folder / "gleaner.db"]
         for rollout in rollouts:
             command += ["--rollout", rollout["id"]]
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=programs.environment())

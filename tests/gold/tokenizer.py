@@ -1,6 +1,7 @@
 """A model's tokenizer and chat template, by transformers; and its sampled ids read as text while they come, as vLLM reads them."""
 
 import codecs
+import functools
 import json
 import os
 import pathlib
@@ -63,6 +64,7 @@ def byte_characters():
     return {byte: chr(byte) for byte in plain} | {byte: chr(256 + place) for place, byte in enumerate(others)}
 
 
+@functools.cache
 def qwen3():
     from transformers import AutoTokenizer
 
@@ -72,6 +74,7 @@ def qwen3():
     return Tokenizer(inner, inner.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"]))
 
 
+@functools.cache
 def smollm2():
     """SmolLM2's, made of what stands in its GGUF file."""
     from tokenizers import AddedToken, Tokenizer as Fast, decoders, models, pre_tokenizers
