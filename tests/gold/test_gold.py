@@ -27,11 +27,16 @@ def mode(request):
     return request.param
 
 
-def proven(table, chats, tmp_path, figures, name):
-    """Proves the conversations: drift is where the reference says that re-encoding differs, and nowhere where tokens are exact."""
+def noted(table, chats, tmp_path, figures, name):
     found = prove(table, chats, tmp_path / "samples.jsonl")
     key = f"{name}, {table.mode} mode"
     figures[key] = figures.get(key, Figures()) + found
+    return found
+
+
+def proven(table, chats, tmp_path, figures, name):
+    """Proves the conversations: drift is where the reference says that re-encoding differs, and nowhere where tokens are exact."""
+    found = noted(table, chats, tmp_path, figures, name)
     for rollout in {chat.rollout["id"]: chat.rollout for chat in chats}.values():
         calls = all_calls(table.gleaner, rollout)
         held = [chat for chat in chats if chat.rollout is rollout]
@@ -62,7 +67,7 @@ def test_ids_that_a_stream_swallows_are_noticed(stage, figures, tmp_path):
     """A server whose parser keeps chunks back, ids and all: what was lost is left out by name, the rest is trained."""
     table = stage.table("swallowing", "server")
     chats = conversations.tool_turns(table, conversations.as_it_was, turns=4)
-    found = proven(table, chats, tmp_path, figures, "a server that swallows ids")
+    found = noted(table, chats, tmp_path, figures, "a server that swallows ids")
     assert found.left_out == {"ids_incomplete": 2}
 
 
