@@ -20,8 +20,8 @@ use bytes::Bytes;
 use secrecy::SecretString;
 
 use super::config::{ConfigError, PolicyConfig};
-use super::{Answer, NoAnswer, Policy, Prepared, Transcript};
-use crate::call::{Call, Failure, FailureKind, Sampling};
+use super::{Answer, NoAnswer, Policy, PolicyState, PolicyUpdate, Prepared, Transcript};
+use crate::call::{Call, Failure, FailureKind, Sampling, WeightVersion};
 
 /// A policy that is sent token ids.
 pub(super) struct Exact {
@@ -47,6 +47,16 @@ impl Policy for Exact {
     fn describe(&self) -> String {
         String::new()
     }
+
+    fn state(&self) -> PolicyState {
+        PolicyState::default()
+    }
+
+    fn update(&self, _update: PolicyUpdate) -> Result<(), Failure> {
+        self.unbuilt()
+    }
+
+    fn recall(&self, _last: &WeightVersion) {}
 
     async fn ready(&self) -> Result<(), Failure> {
         self.unbuilt()
