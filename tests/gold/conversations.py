@@ -50,6 +50,14 @@ def in_parts(message, _results):
     return {**message, "content": [{"type": "text", "text": message["content"]}]} if message.get("content") else message
 
 
+def split(message, _results):
+    """A text and the calls after it as two messages, as the items of other wires become."""
+    if not (message.get("content") and message.get("tool_calls")):
+        return message
+    said = {name: value for name, value in message.items() if name != "tool_calls"}
+    return [said, {"role": "assistant", "content": None, "tool_calls": message["tool_calls"]}]
+
+
 def all_of_it(message, results):
     for echo in (renamed, reserialised, trimmed, forgetful, in_parts):
         message = echo(message, results)
@@ -65,7 +73,7 @@ def calls_by(message, change):
     return {"tool_calls": [change(call) for call in message["tool_calls"]]} if message.get("tool_calls") else {}
 
 
-ECHOES = [as_it_was, renamed, reserialised, trimmed, forgetful, in_parts, all_of_it]
+ECHOES = [as_it_was, renamed, reserialised, trimmed, forgetful, in_parts, split, all_of_it]
 
 
 @dataclasses.dataclass
@@ -115,9 +123,9 @@ class Chat:
         results = [{"tool_call_id": call["id"]} for call in reply.get("tool_calls", [])]
         kept = self.echo(dict(reply), results)
         self.echoed = {call["id"]: result["tool_call_id"] for call, result in zip(reply.get("tool_calls", []), results)}
-        self.messages.append(kept)
-        # A text that was changed reads otherwise; all else may be written in many ways.
-        self.edited = text_of(kept) != text_of(reply)
+        # A text that was changed reads otherwise, and so do two messages; all else may be written in many ways.
+        self.edited = isinstance(kept, list) or text_of(kept) != text_of(reply)
+        self.messages += kept if isinstance(kept, list) else [kept]
         return reply
 
     def edit(self, place, message):

@@ -179,6 +179,8 @@ def spliced(table, chat, calls):
         if rendered.get("after") is None:
             same(f"call {turn.call_id}, prompt made afresh", prompt, read.encode(text))
             continue
+        # As its ids read: tokenizers may compose characters.
+        text = read.decode(read.encode(text))
         earlier = whole_of(calls, rendered["after"])
         same(f"call {turn.call_id}, prompt after {rendered['after']}", prompt[:len(earlier)], earlier)
         tail = read.decode(prompt[len(earlier):])

@@ -8,11 +8,9 @@ import os
 import pytest
 
 import conversations
-from proof import Figures, all_calls, expected_drift, prove
+from proof import Figures, all_calls, expected_drift, prove, spliced
 
 WIDE = "GLEANER_TEST_WIDE" in os.environ
-MODES = ["server"]
-
 ECHOES = conversations.ECHOES if WIDE else [conversations.as_it_was, conversations.all_of_it]
 # Each scenario, and how many samples there are where tokens are exact: one for each conversation, and one for each parting of the ways.
 SCENARIOS = {f"tools-{echo.__name__}": (lambda table, echo=echo: conversations.tool_turns(table, echo), 1) for echo in ECHOES} | {
@@ -22,7 +20,7 @@ SCENARIOS = {f"tools-{echo.__name__}": (lambda table, echo=echo: conversations.t
 }
 
 
-@pytest.fixture(params=MODES)
+@pytest.fixture(params=["server", "exact"])
 def mode(request):
     return request.param
 
@@ -64,11 +62,11 @@ def test_a_conversation_is_exported_as_it_was_sampled(stage, figures, tmp_path, 
 
 
 def test_ids_that_a_stream_swallows_are_noticed(stage, figures, tmp_path):
-    """A server whose parser keeps chunks back, ids and all: what was lost is left out by name, the rest is trained."""
+    """A server whose parser keeps chunks back, ids and all: what was lost is left out by name; from then on nothing is lost."""
     table = stage.table("swallowing", "server")
     chats = conversations.tool_turns(table, conversations.as_it_was, turns=4)
     found = noted(table, chats, tmp_path, figures, "a server that swallows ids")
-    assert found.left_out == {"ids_incomplete": 2}
+    assert found.left_out == {"ids_incomplete": 1}
 
 
 def test_hot_sampling_is_exported_as_it_was_sampled(stage, figures, tmp_path, mode):
@@ -91,7 +89,6 @@ def test_a_real_model_is_exported_as_it_was_sampled(stage, figures, tmp_path, mo
         assert found.samples == len(chats)
 
 
-@pytest.mark.skipif("exact" not in MODES, reason="replies are resumed where tokens are exact")
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 def test_a_reply_is_finished_by_another_replica(stage, figures, tmp_path, stream):
     """The first server dies in the middle of the second turn's reply: another goes on from the tokens that are there."""
@@ -108,7 +105,6 @@ def test_a_reply_is_finished_by_another_replica(stage, figures, tmp_path, stream
     assert runs == [[], [0, 9] if stream else [], []], f"notes: {[call['notes'] for call in calls]}"
 
 
-@pytest.mark.skipif("exact" not in MODES, reason="replies are resumed where tokens are exact")
 def test_a_killed_replica_costs_no_token(stage, figures, tmp_path):
     """The process itself is killed while it streams."""
     table = stage.table("plain", "exact", replicas=2, policy=["connect_timeout_s = 2"])
@@ -121,7 +117,6 @@ def test_a_killed_replica_costs_no_token(stage, figures, tmp_path):
     assert len(runs) == 2 and runs[0]["start"] == 0 < runs[1]["start"] < 200
 
 
-@pytest.mark.skipif("exact" not in MODES, reason="only the generate endpoint tells which weights sampled which token")
 def test_a_reply_across_an_update_has_a_span_for_each_version(stage, figures, tmp_path):
     table = stage.table("qwen3", "exact")
     chat = conversations.Chat(table, max_tokens=40)

@@ -97,13 +97,13 @@ def smollm2():
 
 
 def as_template_knows(messages):
-    """Messages as vLLM hands them to a template: content as text, arguments as objects, reasoning under its older name too."""
+    """Messages as vLLM hands them to a template: content as text, none as an empty one; arguments as objects; reasoning under its older
+    name too."""
     known = []
     for message in messages:
         message = dict(message)
-        content = message.get("content")
-        if isinstance(content, list):
-            message["content"] = "\n".join(part["text"] for part in content)
+        content = message.get("content") or ""
+        message["content"] = content if isinstance(content, str) else "\n".join(part["text"] for part in content)
         if message.get("reasoning") is not None:
             message.setdefault("reasoning_content", message["reasoning"])
         if message.get("tool_calls"):
