@@ -332,9 +332,9 @@ def stops(table):
     return [chat]
 
 
-def hot(table, seed, turns=2, tokens=12, **options):
+def hot(table, seed, turns=2, tokens=12, temperature=1.3):
     """What a model says that is too warm: text that its own tokenizer would cut up otherwise."""
-    chat = Chat(table, temperature=1.3, max_tokens=tokens, **options)
+    chat = Chat(table, temperature=temperature, max_tokens=tokens)
     for turn in range(turns):
         chat.options["seed"] = 1000 * turn + seed
         chat.user(f"Tell me about {seed}.")

@@ -137,10 +137,24 @@ class Table:
 
     def export(self, rollouts, path):
         """The samples of these rollouts as `gleaner export` writes them, its check passed."""
-        command = [programs.GLEANER, "export", "samples", "--check", "--json", "--out", path, "--database", self.folder / "gleaner.db"]
-        for rollout in rollouts:
-            command += ["--rollout", rollout["id"]]
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=programs.environment())
+        done = self.run("export", "samples", "--check", "--json", "--out", path, *named(rollouts))
         if done.returncode:
             raise AssertionError(f"gleaner export failed: {done.stderr}")
         return [json.loads(line) for line in path.read_text().splitlines()]
+
+    def audit(self, rollouts, *options):
+        """What `gleaner audit` finds of these rollouts, and its exit code."""
+        done = self.run("audit", "--json", *named(rollouts), *options)
+        if not done.stdout:
+            raise AssertionError(f"gleaner audit failed: {done.stderr}")
+        return json.loads(done.stdout), done.returncode
+
+    def run(self, *arguments):
+        """A command on the store and with the config of this table's gleaner."""
+        command = [programs.GLEANER, *arguments, "--config", self.folder / "config.toml", "--database", self.folder / "gleaner.db"]
+        environment = programs.environment() | {"GLEANER_POLICY": self.family.replicas[0].url}
+        return subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment)
+
+
+def named(rollouts):
+    return [word for rollout in rollouts for word in ("--rollout", rollout["id"])]

@@ -3,6 +3,7 @@
 `GLEANER_TEST_WIDE=1`: every way of echoing, more tokens and turns, and the larger model for longer.
 """
 
+import json
 import os
 
 import pytest
@@ -129,3 +130,32 @@ def test_a_reply_across_an_update_has_a_span_for_each_version(stage, figures, tm
     (sample,) = table.gleaner.samples(chat.rollout)["samples"]
     spans = [(span["policy_version"], span["end"] - span["start"]) for span in sample["spans"]]
     assert spans[0] == ("default", 7) and spans[1][0] == "step-5" and {version for version, _ in spans[1:]} == {"step-5"}
+
+
+def changed(samples, change):
+    """The samples with one changed."""
+    first = {**samples[0], **change({name: list(samples[0][name]) for name in ("token_ids", "loss_mask", "logprobs")}, samples[0]["prompt_length"])}
+    return "".join(json.dumps(sample) + "\n" for sample in [first, *samples[1:]])
+
+
+CHANGES = {
+    "logprob": lambda lists, at: {"logprobs": [value - 0.01 if place == at else value for place, value in enumerate(lists["logprobs"])]},
+    "id": lambda lists, at: {"token_ids": [id ^ 1 if place == at else id for place, id in enumerate(lists["token_ids"])]},
+    "mask": lambda lists, at: {"loss_mask": [0 if place == at else bit for place, bit in enumerate(lists["loss_mask"])]},
+}
+
+
+def test_audit_agrees_and_finds_what_was_changed(stage, tmp_path, mode):
+    table = stage.table("plain", mode)
+    chats = [chat for seed in range(8) for chat in conversations.hot(table, seed, temperature=1)]
+    rollouts = [chat.rollout for chat in chats]
+    figures = prove(table, chats, tmp_path / "samples.jsonl")
+    report, code = table.audit(rollouts, "--threshold", 1e-3)
+    assert (code, report["faults"]) == (0, []), report
+    assert report["compared"] == figures.trained and report["max"] < 1e-3
+    samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    for name, change in CHANGES.items():
+        file = tmp_path / f"{name}.jsonl"
+        file.write_text(changed(samples, change))
+        report, code = table.audit(rollouts, "--samples", file, "--no-score")
+        assert (code, report["different"]) == (1, 1), f"one {name} was changed: {report}"
