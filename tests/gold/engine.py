@@ -138,8 +138,8 @@ class Reply:
 
     def __init__(self, engine, number, prompt, sampling, limit, alternatives, script):
         self.engine, self.prompt, self.sampling, self.limit = engine, prompt, sampling, limit
-        # As its endpoint calls it.
-        self.name = None
+        # As its endpoint calls it, and whether it was asked for the prompt's log-probabilities.
+        self.name, self.score = None, False
         self.alternatives, self.script = alternatives, script
         self.ids, self.logprobs, self.versions, self.finish, self.stop = [], [], [], None, None
         self.draw = np.random.default_rng(sampling.seed if sampling.seed is not None else (1 << 32) + number)
@@ -147,7 +147,7 @@ class Reply:
     def __iter__(self):
         engine, cache = self.engine, None
         text = Text(engine.tokenizer, self.sampling)
-        engine.write(name=self.name, prompt_ids=self.prompt)
+        engine.write(name=self.name, prompt_ids=self.prompt, score=self.score)
         rows = []
         while self.finish is None:
             if not len(rows):

@@ -55,7 +55,7 @@ def prove(table, chats, path):
     for rollout in rollouts:
         calls = all_calls(table.gleaner, rollout)
         figures.calls += len(calls)
-        figures.left_out += covered(table.gleaner, rollout, calls, [one for one in samples if one["rollout_id"] == rollout["id"]], log)
+        figures.left_out += covered(table, rollout, calls, [one for one in samples if one["rollout_id"] == rollout["id"]], log)
         figures.drift += table.gleaner.api(f"/rollouts/{rollout['id']}")["drift"]
     return figures
 
@@ -76,39 +76,40 @@ def scored(model, sample):
     return largest, int(mask.sum())
 
 
-def covered(gleaner, rollout, calls, samples, log):
+def covered(table, rollout, calls, samples, log):
     """Compares with what the servers say they sampled: each token is trained exactly once, or its call is left out with a reason."""
-    left_out = {one["call_id"]: one["reason"] for one in gleaner.samples(rollout)["left_out"]}
+    left_out = {one["call_id"]: one["reason"] for one in table.gleaner.samples(rollout)["left_out"]}
     assert REASONS.issuperset(left_out.values()), f"reasons that are none: {left_out}"
     trained = collections.Counter()
     for sample in samples:
         for span in sample["spans"]:
             trained.update((span["call_id"], at) for at in range(span["start"], span["end"]) if sample["loss_mask"][at])
-            same(f"sample {sample['id']}, span of {span['call_id']}", sample["token_ids"][:span["end"]], whole_of(calls, span["call_id"]))
+            same(f"sample {sample['id']}, span of {span['call_id']}", sample["token_ids"][:span["end"]],
+                 whole_of(calls, span["call_id"])[:span["end"]])
     for call in calls:
-        entries = [log[name] for name in names_in(gleaner, call)]
+        names = names_in(table.gleaner, call)
+        table.claimed.update(names)
         if call["id"] in left_out:
             assert not any(id == call["id"] for id, _ in trained), f"call {call['id']} is trained and left out ({left_out[call['id']]})"
             continue
-        assert entries, f"call {call['id']}: its raw reply names no request of the policy server's"
-        at = len(call["capture"]["prompt_ids"])
-        for entry in entries:
-            # A reply that was resumed goes on where the last piece ended, as far as it was told.
-            same(f"call {call['id']}, prompt", whole_of(calls, call["id"])[:len(entry.prompt_ids)], entry.prompt_ids)
-            start = len(entry.prompt_ids)
-            assert start == at, f"call {call['id']}: a piece begins at {start}, the one before it ended at {at}"
-            ids = whole_of(calls, call["id"])[start:start + len(entry.ids)]
-            if entry is entries[-1]:
-                same(f"call {call['id']}, what was sampled", ids, entry.ids)
-            at = start + common(ids, entry.ids) if entry is entries[-1] else next_start(entries, entry)
-            missed = [place for place in range(start, at) if trained[call["id"], place] != 1]
-            assert not missed, f"call {call['id']}: tokens at {missed[:9]} are trained {[trained[call['id'], p] for p in missed[:9]]} times"
-        assert at == len(whole_of(calls, call["id"])), f"call {call['id']}: {at} of its tokens were sampled by the policy"
+        as_sampled(call, [log[name] for name in names])
+        places = range(len(call["capture"]["prompt_ids"]), len(whole_of(calls, call["id"])))
+        often = {at: trained[call["id"], at] for at in places if trained[call["id"], at] != 1}
+        assert not often, f"call {call['id']}: not every token is trained once, but so often, by place: {often}"
     return collections.Counter(left_out.values())
 
 
-def next_start(entries, entry):
-    return len(entries[[one is entry for one in entries].index(True) + 1].prompt_ids)
+def as_sampled(call, pieces):
+    """A call's record is, piece by piece, what the servers sampled for it; one that died may have sampled more than came."""
+    prompt, ids, logprobs = (call["capture"][name] for name in ("prompt_ids", "completion_ids", "logprobs"))
+    assert pieces, f"call {call['id']}: its raw reply names no request of the policy server's"
+    starts = [len(piece.prompt_ids) - len(prompt) for piece in pieces]
+    assert starts[0] == 0, f"call {call['id']}: its first piece begins at {starts[0]}"
+    for piece, start, end in zip(pieces, starts, [*starts[1:], len(ids)]):
+        same(f"call {call['id']}, prompt", prompt + ids[:start], piece.prompt_ids)
+        came = len(piece.ids) if piece is pieces[-1] else end - start
+        same(f"call {call['id']}, what was sampled", ids[start:end], piece.ids[:came])
+        assert logprobs[start:end] == piece.logprobs[:came], f"call {call['id']}: log-probabilities are not what the server wrote down"
 
 
 def whole_of(calls, call_id):

@@ -14,6 +14,7 @@ class Form:
     def __init__(self, request, reply, engine, name):
         self.request, self.reply, self.tokenizer, self.engine, self.name = request, reply, engine.tokenizer, engine, name
         self.id = reply.name = self.naming()
+        reply.score = request.get("prompt_logprobs") is not None
         self.wants_ids = request.get("return_token_ids") is True
 
     def naming(self):

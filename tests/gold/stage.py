@@ -36,7 +36,7 @@ class Replica:
         with open(self.log, encoding="utf-8") as lines:
             for line in map(json.loads, lines):
                 if "prompt_ids" in line:
-                    requests[line["name"]] = Sampled(line["prompt_ids"])
+                    requests[line["name"]] = Sampled(line["prompt_ids"], line["score"])
                 elif "id" in line:
                     requests[line["name"]].ids.append(line["id"])
                     requests[line["name"]].logprobs.append(line["logprob"])
@@ -48,6 +48,8 @@ class Replica:
 @dataclasses.dataclass
 class Sampled:
     prompt_ids: list
+    # The prompt's log-probabilities were wanted, not the reply.
+    score: bool
     ids: list = dataclasses.field(default_factory=list)
     logprobs: list = dataclasses.field(default_factory=list)
     finish: str | None = None
@@ -61,13 +63,11 @@ class Family:
     tokenizer: tokenizer.Tokenizer
     make: object
     parsers: bool
-    _model: model.Model | None = None
 
     @property
     def model(self):
         """Made by the test itself from the same weights."""
-        self._model = self._model or self.make()
-        return self._model
+        return self.make()
 
 
 @contextlib.contextmanager
@@ -130,6 +130,8 @@ class Table:
     gleaner: programs.Gleaner
     mode: str
     folder: pathlib.Path
+    # The names of the requests that its records speak of.
+    claimed: set = dataclasses.field(default_factory=set)
 
     def script(self, mark, *replies):
         """What the first server says where the mark stands, in this order."""

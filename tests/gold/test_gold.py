@@ -159,3 +159,11 @@ def test_audit_agrees_and_finds_what_was_changed(stage, tmp_path, mode):
         file.write_text(changed(samples, change))
         report, code = table.audit(rollouts, "--samples", file, "--no-score")
         assert (code, report["different"]) == (1, 1), f"one {name} was changed: {report}"
+
+
+def test_nothing_was_sampled_that_no_record_speaks_of(stage):
+    """The last test: what the servers wrote down, over all that the others did."""
+    for family in stage.families.values():
+        claimed = set().union(*(table.claimed for table in stage.tables.values() if table.family is family))
+        ended = {name for replica in family.replicas for name, entry in replica.sampled().items() if entry.finish and not entry.score}
+        assert ended <= claimed, f"{len(ended - claimed)} of {len(ended)} replies are in no record"
