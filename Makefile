@@ -1,5 +1,5 @@
 # What there is to do; `make` alone builds.
-.PHONY: build demo test test-all lint bench fuzz setup clean
+.PHONY: build demo test test-all test-vllm lint bench fuzz setup clean
 
 build:
 	cargo build
@@ -19,6 +19,11 @@ test-all: test
 	@scripts/setup-test harnesses
 	GLEANER_TEST_WIDE=1 cargo test --test harness_wires -- --include-ignored --nocapture
 
+# Against a real vLLM on the CPU, which is installed into target/vllm first: 6 GB, half an hour.
+test-vllm: setup
+	scripts/vllm-server setup
+	target/venv/bin/python -m pytest -q -rs -s -p no:cacheprovider tests/vllm
+
 lint:
 	@scripts/setup build lint
 	cargo fmt --check
@@ -27,7 +32,8 @@ lint:
 
 # Against a mock policy server, direct and through Gleaner; prints a table and keeps JSON.
 bench:
-	cargo bench --bench linear --bench proxy
+	@scripts/setup tokenizers
+	cargo bench --bench linear --bench parquet --bench prompt --bench proxy
 
 # Coverage-guided, of all that reads foreign bytes; each target for FUZZ_SECONDS (60).
 fuzz:

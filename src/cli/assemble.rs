@@ -129,7 +129,8 @@ fn policies(config: &Config) -> Result<Policies, Stop> {
     Policies::new(policies, config.routes.clone()).context("no policy is named").map_err(Stop::Usage)
 }
 
-fn connect(name: &str, settings: &policy::PolicyConfig) -> anyhow::Result<Arc<dyn Policy>> {
+/// Makes one policy, its key from the environment.
+pub(super) fn connect(name: &str, settings: &policy::PolicyConfig) -> anyhow::Result<Arc<dyn Policy>> {
     let key = match &settings.api_key_env {
         Some(variable) => {
             let key = std::env::var(variable);

@@ -3,16 +3,14 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
 use clap::builder::PossibleValuesParser;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::list::named;
-use crate::export::{self, Filter, Summary};
-use crate::ids::RolloutId;
-use crate::store::{Outcome, Purpose, Store};
+use super::filter::FilterArgs;
+use crate::export::{self, Summary};
+use crate::store::Store;
 
 /// Writes a data set from recorded rollouts, and says how many samples were written, and which calls were left out and why.
 ///
@@ -22,36 +20,11 @@ pub(super) struct Args {
     /// `samples`: token ids, loss masks and log-probabilities. `messages`: conversations for SFT.
     #[arg(value_parser = PossibleValuesParser::new(export::ALL.iter().map(|format| format.name())))]
     format: String,
-    /// The file to write; its ending says the form (.jsonl). One that is there is replaced once the new one is whole.
+    /// The file to write; its ending says the form: .jsonl, or for samples .parquet. One that is there is replaced once the new one is whole.
     #[arg(long, value_name = "PATH")]
     out: PathBuf,
-    /// Only this rollout; may be given more than once.
-    #[arg(long, value_name = "ID")]
-    rollout: Vec<RolloutId>,
-    /// Only rollouts of this group.
-    #[arg(long, value_name = "ID")]
-    group: Option<String>,
-    /// Only rollouts of this task.
-    #[arg(long, value_name = "ID")]
-    task: Option<String>,
-    /// Only rollouts of this harness.
-    #[arg(long, value_name = "NAME")]
-    harness: Option<String>,
-    /// Only rollouts that ended so: passed, failed, truncated, `timed_out`, `harness_error`, `infra_error` or cancelled.
-    #[arg(long, value_parser = named::<Outcome>)]
-    outcome: Option<Outcome>,
-    /// Only rollouts of this purpose: train, eval or record.
-    #[arg(long, value_parser = named::<Purpose>)]
-    purpose: Option<Purpose>,
-    /// Only rollouts with at least this reward.
-    #[arg(long, value_name = "R", allow_negative_numbers = true)]
-    min_reward: Option<f64>,
-    /// Only rollouts begun since then: RFC 3339, or how long ago (90s, 15m, 2h, 7d).
-    #[arg(long, value_name = "T", value_parser = since)]
-    since: Option<i64>,
-    /// Train only what was sampled by weights V to W (`policy_seq`, both included; either may be missing).
-    #[arg(long, value_name = "V..W", value_parser = export::policy_seq, allow_hyphen_values = true)]
-    policy_seq: Option<std::ops::RangeInclusive<i64>>,
+    #[command(flatten)]
+    filter: FilterArgs,
     /// Read the file back and prove the invariants; a file that breaks one is not kept.
     #[arg(long)]
     check: bool,
@@ -63,17 +36,7 @@ pub(super) struct Args {
 /// Carries the command out. `trained` says of a policy's name whether it is trained.
 pub(super) async fn run(args: Args, store: &dyn Store, trained: &(dyn Fn(&str) -> bool + Sync)) -> anyhow::Result<ExitCode> {
     let Some(format) = export::named(&args.format) else { bail!("there is no format {}", args.format) };
-    let filter = Filter {
-        rollouts: args.rollout,
-        group: args.group,
-        task: args.task,
-        harness: args.harness,
-        outcome: args.outcome,
-        purpose: args.purpose,
-        min_reward: args.min_reward,
-        since: args.since,
-        policy_seq: args.policy_seq,
-    };
+    let filter = args.filter.filter();
     let bar = ProgressBar::new_spinner().with_style(ProgressStyle::with_template("{spinner} {msg} ({elapsed})")?);
     let progress = |summary: &Summary| {
         bar.set_message(format!("{} rollouts, {} samples", summary.rollouts, summary.samples));
@@ -124,11 +87,6 @@ fn report(summary: &Summary) -> String {
     text
 }
 
-fn since(text: &str) -> Result<i64, export::BadFilter> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    export::since(text, i64::try_from(now.as_millis()).unwrap_or(i64::MAX))
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -136,6 +94,8 @@ mod tests {
     use clap::{Args as _, FromArgMatches as _};
 
     use super::*;
+    use crate::ids::RolloutId;
+    use crate::store::{Outcome, Purpose};
 
     fn parse(args: &[&str]) -> Result<Args, clap::Error> {
         let command = Args::augment_args(clap::Command::new("export"));
@@ -171,8 +131,9 @@ mod tests {
             "--json",
         ];
         let args = parse(&args).unwrap();
-        assert_eq!((args.rollout.len(), args.outcome, args.purpose), (1, Some(Outcome::TimedOut), Some(Purpose::Train)));
-        assert_eq!((args.min_reward, args.policy_seq), (Some(-0.5), Some(i64::MIN..=7)));
+        let filter = args.filter.filter();
+        assert_eq!((filter.rollouts.len(), filter.outcome, filter.purpose), (1, Some(Outcome::TimedOut), Some(Purpose::Train)));
+        assert_eq!((filter.min_reward, filter.policy_seq), (Some(-0.5), Some(i64::MIN..=7)));
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! The command line, one file a subcommand.
 
 mod assemble;
+mod audit;
 mod export;
+mod filter;
 mod harness;
 mod list;
 mod progress;
@@ -68,6 +70,15 @@ enum Command {
         #[command(flatten)]
         args: export::Args,
     },
+    /// Hold samples against the raw bytes of their calls and the policy's own forward pass.
+    Audit {
+        #[command(flatten)]
+        store: StoreArgs,
+        #[command(flatten)]
+        policy: PolicyArgs,
+        #[command(flatten)]
+        args: audit::Args,
+    },
     /// List harnesses, or build a harness's payload.
     Harness {
         #[command(flatten)]
@@ -109,6 +120,7 @@ pub fn main() -> ExitCode {
 
 async fn run_command(command: Command) -> Result<ExitCode, Stop> {
     match command {
+        Command::Audit { store, policy, args } => audit::run(&store, &policy, args).await,
         Command::Serve { store, policy, args } => serve::run(&store, &policy, args).await,
         Command::Run { store, policy, args } => runner::run(&store, &policy, args).await,
         Command::Harness { store, args } => runner::harness(&store, args).await,

@@ -1,21 +1,49 @@
 //! A file that appears whole or not at all.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::ExportError;
 
+/// In which form a data set is written; its file's ending says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// `.jsonl`: a JSON value a line.
+    JsonLines,
+    /// `.parquet`.
+    Parquet,
+}
+
+impl Form {
+    /// The form of this file, if it is one of `forms`.
+    pub(super) fn of(out: &Path, forms: &[Self]) -> Result<Self, ExportError> {
+        let ending = out.extension().and_then(|ending| ending.to_str());
+        let form = forms.iter().copied().find(|form| ending == Some(form.ending()));
+        form.ok_or_else(|| {
+            let endings: Vec<String> = forms.iter().map(|form| format!(".{}", form.ending())).collect();
+            ExportError::Ending { path: out.to_owned(), endings: endings.join(" or ") }
+        })
+    }
+
+    fn ending(self) -> &'static str {
+        match self {
+            Self::JsonLines => "jsonl",
+            Self::Parquet => "parquet",
+        }
+    }
+}
+
 /// A file being written, beside where it will be.
 #[derive(Debug)]
-pub(super) struct Target {
+pub struct Target {
     file: BufWriter<File>,
     written: Written,
 }
 
 /// A file that is written and not yet in its place. Removed unless it is kept.
 #[derive(Debug)]
-pub(super) struct Written {
+pub struct Written {
     partial: PathBuf,
     out: PathBuf,
     kept: bool,
@@ -24,17 +52,6 @@ pub(super) struct Written {
 impl Target {
     pub(super) fn create(out: &Path) -> Result<Self, ExportError> {
         let failed = |error| ExportError::File { doing: "write", path: out.to_owned(), error };
-        match out.extension().and_then(|ending| ending.to_str()) {
-            Some("jsonl") => {}
-            Some("parquet") => {
-                let why = "Parquet comes later; give --out a path that ends in .jsonl";
-                return Err(ExportError::Ending { path: out.to_owned(), why });
-            }
-            _ => {
-                let why = "give --out a path that ends in .jsonl, which says the form";
-                return Err(ExportError::Ending { path: out.to_owned(), why });
-            }
-        }
         let mut name = std::ffi::OsString::from(".");
         name.push(out.file_name().unwrap_or_default());
         name.push(format!(".{}.partial", std::process::id()));
@@ -47,8 +64,14 @@ impl Target {
         Ok(Self { file: BufWriter::with_capacity(1 << 20, file), written })
     }
 
-    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), ExportError> {
-        self.file.write_all(bytes).map_err(|error| self.written.failed("write", error))
+    /// Where the file will be.
+    pub(super) fn out(&self) -> &Path {
+        &self.written.out
+    }
+
+    /// The error that says which file could not be written.
+    pub(super) fn failed(&self, error: io::Error) -> ExportError {
+        self.written.failed("write", error)
     }
 
     /// Hands everything to the disk.
@@ -56,6 +79,16 @@ impl Target {
         let synced = self.file.flush().and_then(|()| self.file.get_ref().sync_all());
         synced.map_err(|error| self.written.failed("write", error))?;
         Ok(self.written)
+    }
+}
+
+impl Write for Target {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
     }
 }
 
@@ -72,7 +105,7 @@ impl Written {
         Ok(())
     }
 
-    fn failed(&self, doing: &'static str, error: std::io::Error) -> ExportError {
+    fn failed(&self, doing: &'static str, error: io::Error) -> ExportError {
         ExportError::File { doing, path: self.out.clone(), error }
     }
 }

@@ -10,8 +10,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::samples::each_line;
-use super::{ExportError, Format, Material, Rows, push_line};
+use super::lines::{self, Lines};
+use super::{Added, ExportError, Form, Format, Material, Rows, Target};
 use crate::call::{CallStatus, Raw};
 use crate::trajectory::{self, Broken, LeftOut, REASONING, Reason, Turn};
 
@@ -23,42 +23,51 @@ impl Format for Messages {
         "messages"
     }
 
+    fn forms(&self) -> &'static [Form] {
+        &[Form::JsonLines]
+    }
+
     fn reads_all(&self) -> bool {
         true
     }
 
-    fn rows(&self, from: &Material, out: &mut Vec<u8>) -> Result<Rows, Broken> {
-        let turns = &from.turns;
-        let had = |turn: &Turn| turn.trained && turn.record.status == CallStatus::Done && turn.record.delivered != Some(false);
-        let parents = trajectory::parents(turns, &had);
-        let gone_on: HashSet<usize> = parents.iter().copied().flatten().collect();
-        let mut left_out = Vec::new();
-        let mut kept = HashSet::new();
-        for (index, turn) in turns.iter().enumerate().filter(|(_, turn)| turn.record.status != CallStatus::Running) {
-            match reason(turn, gone_on.contains(&index), (from.chosen)(&turn.record)) {
-                Some(reason) => left_out.push(reason),
-                None => drop(kept.insert(index)),
-            }
-        }
-        let inner: HashSet<usize> = kept.iter().filter_map(|turn| parents[*turn]).collect();
-        let mut trained = HashSet::new();
-        let mut rows = Rows { written: 0, left_out };
-        for leaf in (0..turns.len()).filter(|turn| kept.contains(turn) && !inner.contains(turn)) {
-            let mut chain: Vec<usize> = std::iter::successors(Some(leaf), |turn| parents[*turn]).collect();
-            chain.reverse();
-            let replies: Vec<&Raw> = chain.iter().filter_map(|turn| turns[*turn].record.message.as_ref()).collect();
-            // A reply's place among the messages is how many its request had.
-            let new = chain.into_iter().filter(|turn| kept.contains(turn) && trained.insert(*turn));
-            let places: HashSet<usize> = new.map(|turn| turns[turn].messages.len()).collect();
-            push_line(out, &row(&turns[leaf], &replies, &places));
-            rows.written += 1;
-        }
-        Ok(rows)
+    fn begin(&self, _form: Form, target: Target) -> Result<Box<dyn Rows>, ExportError> {
+        Ok(Box::new(Lines::new(target, write_lines)))
     }
 
-    fn check(&self, path: &Path) -> Result<(), ExportError> {
-        each_line(path, |line, text| check(text).map_err(|what| ExportError::Check { line, what }))
+    fn check(&self, _form: Form, path: &Path) -> Result<(), ExportError> {
+        lines::each(path, |row, text| check(text).map_err(|what| ExportError::Check { row, what }))
     }
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "rows of other formats can break an invariant")]
+fn write_lines(from: &Material, out: &mut Vec<u8>) -> Result<Added, Broken> {
+    let turns = &from.turns;
+    let had = |turn: &Turn| turn.trained && turn.record.status == CallStatus::Done && turn.record.delivered != Some(false);
+    let parents = trajectory::parents(turns, &had);
+    let gone_on: HashSet<usize> = parents.iter().copied().flatten().collect();
+    let mut left_out = Vec::new();
+    let mut kept = HashSet::new();
+    for (index, turn) in turns.iter().enumerate().filter(|(_, turn)| turn.record.status != CallStatus::Running) {
+        match reason(turn, gone_on.contains(&index), (from.chosen)(&turn.record)) {
+            Some(reason) => left_out.push(reason),
+            None => drop(kept.insert(index)),
+        }
+    }
+    let inner: HashSet<usize> = kept.iter().filter_map(|turn| parents[*turn]).collect();
+    let mut trained = HashSet::new();
+    let mut added = Added { written: 0, left_out };
+    for leaf in (0..turns.len()).filter(|turn| kept.contains(turn) && !inner.contains(turn)) {
+        let mut chain: Vec<usize> = std::iter::successors(Some(leaf), |turn| parents[*turn]).collect();
+        chain.reverse();
+        let replies: Vec<&Raw> = chain.iter().filter_map(|turn| turns[*turn].record.message.as_ref()).collect();
+        // A reply's place among the messages is how many its request had.
+        let new = chain.into_iter().filter(|turn| kept.contains(turn) && trained.insert(*turn));
+        let places: HashSet<usize> = new.map(|turn| turns[turn].messages.len()).collect();
+        lines::push(out, &row(&turns[leaf], &replies, &places));
+        added.written += 1;
+    }
+    Ok(added)
 }
 
 /// Why a call gives no reply to train.
@@ -199,7 +208,7 @@ mod tests {
         }
     }
 
-    fn written(turns: Vec<Turn>) -> (String, Rows) {
+    fn written(turns: Vec<Turn>) -> (String, Added) {
         let facts = RolloutFacts {
             id: RolloutId::generate(),
             index: 0,
@@ -213,7 +222,7 @@ mod tests {
             metadata: Map::new(),
         };
         let mut out = Vec::new();
-        let rows = Messages.rows(&Material { facts, turns, chosen: &|_| true }, &mut out).unwrap();
+        let rows = write_lines(&Material { facts, turns, chosen: &|_| true }, &mut out).unwrap();
         (String::from_utf8(out).unwrap(), rows)
     }
 
@@ -238,7 +247,7 @@ mod tests {
             turn(&json!([system, ask]), &act, &tools),
             turn(&json!([system, ask, echoed, saw]), &json!({"role": "assistant", "content": "a.txt"}), &tools),
         ]);
-        assert_eq!(rows, Rows { written: 1, left_out: Vec::new() });
+        assert_eq!(rows, Added { written: 1, left_out: Vec::new() });
         assert_eq!(plain + &tooled, include_str!("../../tests/fixtures/export/messages.jsonl"));
     }
 

@@ -2,9 +2,12 @@
 //!
 //! Adding a format is one file, its `mod` line and its row in [`ALL`].
 
+mod audit;
+mod columns;
 mod earlier;
 mod file;
 mod filter;
+mod lines;
 mod load;
 mod messages;
 mod samples;
@@ -21,32 +24,54 @@ use crate::ids::RolloutId;
 use crate::store::{Rollout, Store, StoreError};
 use crate::trajectory::{self, Broken, Built, LeftOut, RolloutFacts, Turn};
 
+pub use audit::{Audit, Difference, Gap, Group, Report, Worst};
+pub use columns::{ColumnsError, Writer as ColumnsWriter};
 pub use earlier::Earlier;
+pub use file::{Form, Target, Written};
 pub use filter::{BadFilter, Filter, policy_seq, since};
-pub use load::asked;
+pub use load::{asked, asked_after};
+pub use samples::{Unread, read_samples};
 
 /// Every format that can be written.
 pub static ALL: &[&dyn Format] = &[&samples::Samples, &messages::Messages];
 
-/// A form of data set: JSON Lines, one row a line.
+/// A kind of data set.
 pub trait Format: Sync {
     /// The format's name on the command line.
     fn name(&self) -> &'static str;
 
+    /// The forms in which it can be written.
+    fn forms(&self) -> &'static [Form];
+
     /// Whether rows are made from every request's text, not only from where conversations end.
     fn reads_all(&self) -> bool;
 
-    /// Writes the rows of one rollout, each with its line's end.
+    /// Begins a file of one of its forms.
     ///
     /// # Errors
-    /// If what would be written breaks an invariant.
-    fn rows(&self, from: &Material, out: &mut Vec<u8>) -> Result<Rows, Broken>;
+    /// If its first bytes can't be written.
+    fn begin(&self, form: Form, target: Target) -> Result<Box<dyn Rows>, ExportError>;
 
     /// Proves what the format promises of a file as it was written.
     ///
     /// # Errors
-    /// If it can't be read, or what does not hold and in which line.
-    fn check(&self, path: &Path) -> Result<(), ExportError>;
+    /// If it can't be read, or what does not hold and in which row.
+    fn check(&self, form: Form, path: &Path) -> Result<(), ExportError>;
+}
+
+/// The rows of a file that is being written.
+pub trait Rows: Send {
+    /// Adds those of one rollout.
+    ///
+    /// # Errors
+    /// If they can't be written, or would break an invariant.
+    fn add(&mut self, from: &Material) -> Result<Added, ExportError>;
+
+    /// Writes what still waits, and hands everything to the disk.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    fn close(self: Box<Self>) -> Result<Written, ExportError>;
 }
 
 /// One rollout, as formats read it.
@@ -57,9 +82,15 @@ pub struct Material<'a> {
     pub chosen: &'a (dyn Fn(&CallRecord) -> bool + Sync),
 }
 
-/// What was written of one rollout.
+impl Material<'_> {
+    fn broken(&self, broken: Broken) -> ExportError {
+        ExportError::Broken { rollout: self.facts.id, broken }
+    }
+}
+
+/// What one rollout gave.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Rows {
+pub struct Added {
     pub written: u64,
     pub left_out: Vec<LeftOut>,
 }
@@ -90,12 +121,16 @@ pub enum ExportError {
     Broken { rollout: RolloutId, broken: Broken },
     #[error("there is no rollout {0}; `gleaner list` shows which there are")]
     UnknownRollout(RolloutId),
-    #[error("{path} can't be written in this version: {why}")]
-    Ending { path: PathBuf, why: &'static str },
+    #[error("{path} can't be written: give --out a path that ends in {endings}, which says the form")]
+    Ending { path: PathBuf, endings: String },
+    #[error("{path} can't be written: {what}")]
+    Columns { path: PathBuf, what: String },
+    #[error("{path} can't be read: {what}")]
+    Unreadable { path: PathBuf, what: String },
     #[error("could not {doing} {path}: {error}; no new file is there, make room or give --out another path")]
     File { doing: &'static str, path: PathBuf, error: std::io::Error },
-    #[error("line {line} of what was written breaks an invariant: {what}; nothing was kept")]
-    Check { line: usize, what: String },
+    #[error("row {row} of what was written breaks an invariant: {what}; nothing was kept")]
+    Check { row: usize, what: String },
 }
 
 /// The format of this name.
@@ -130,11 +165,11 @@ pub async fn export(
     check: bool,
     progress: &(dyn Fn(&Summary) + Sync),
 ) -> Result<Summary, ExportError> {
-    let mut target = file::Target::create(out)?;
+    let form = Form::of(out, format.forms())?;
+    let mut rows = format.begin(form, Target::create(out)?)?;
     let mut summary = Summary { format: format.name(), out: out.to_owned(), ..Summary::default() };
     let chosen = |record: &CallRecord| filter.chooses(record);
     let mut pages = filter::Pages::new(filter);
-    let mut lines = Vec::new();
     while let Some(page) = pages.next(store).await? {
         for rollout in page {
             if !filter.matches(&rollout) {
@@ -146,36 +181,22 @@ pub async fn export(
             }
             let turns = load::turns(store, &rollout, trained, format.reads_all()).await?;
             let material = Material { facts: load::facts(&rollout), turns, chosen: &chosen };
-            lines.clear();
-            let rows =
-                format.rows(&material, &mut lines).map_err(|broken| ExportError::Broken { rollout: rollout.id, broken })?;
-            target.write(&lines)?;
+            let added = rows.add(&material)?;
             summary.rollouts += 1;
-            summary.samples += rows.written;
-            for left in rows.left_out {
+            summary.samples += added.written;
+            for left in added.left_out {
                 *summary.left_out.entry(left.reason.name()).or_default() += 1;
             }
             progress(&summary);
         }
     }
     if summary.samples > 0 {
-        let written = target.close()?;
+        let written = rows.close()?;
         if check {
-            format.check(written.path())?;
+            format.check(form, written.path())?;
             summary.checked = true;
         }
         written.keep()?;
     }
     Ok(summary)
-}
-
-/// Puts one JSON value on one line: what clients sent may have line breaks between its tokens.
-fn push_line(out: &mut Vec<u8>, json: &[u8]) {
-    if memchr::memchr2(b'\n', b'\r', json).is_none() {
-        out.extend_from_slice(json);
-    } else {
-        // Inside a string literal a line break is always escaped, so each raw one is white space.
-        out.extend(json.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }));
-    }
-    out.push(b'\n');
 }

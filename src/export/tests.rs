@@ -283,8 +283,9 @@ async fn what_can_not_be_written_says_so_and_leaves_nothing() {
     let error = async |path: &str| {
         exported(&store, "samples", &Filter::default(), &folder.path().join(path)).await.unwrap_err().to_string()
     };
-    assert!(error("s.parquet").await.contains("Parquet comes later"));
-    assert!(error("s").await.contains(".jsonl"));
+    assert!(error("s").await.contains("ends in .jsonl or .parquet"));
+    let messages = exported(&store, "messages", &Filter::default(), &folder.path().join("m.parquet")).await;
+    assert!(messages.unwrap_err().to_string().contains("ends in .jsonl,"));
     assert!(error("none/s.jsonl").await.contains("No such file"));
     std::fs::create_dir(folder.path().join("d.jsonl")).unwrap();
     assert!(error("d.jsonl").await.contains("directory"));
@@ -302,13 +303,67 @@ async fn a_file_that_breaks_an_invariant_is_found() {
     }
     exported(&store, "samples", &Filter::default(), &out).await.unwrap();
     let samples = named("samples").unwrap();
-    assert!(samples.check(&out).is_ok());
+    assert!(samples.check(Form::JsonLines, &out).is_ok());
     let text = std::fs::read_to_string(&out).unwrap();
     let mut sample: Sample = serde_json::from_str(text.lines().next().unwrap()).unwrap();
     sample.loss_mask[0] = 1;
     let broken = [serde_json::to_string(&sample).unwrap(), text.clone()].concat();
     for broken in [broken, format!("{text}{{}}\n"), text.repeat(2), text.lines().next().unwrap()[..40].to_owned()] {
         std::fs::write(&out, broken).unwrap();
-        assert!(samples.check(&out).is_err());
+        assert!(samples.check(Form::JsonLines, &out).is_err());
     }
+}
+
+#[tokio::test]
+async fn columns_hold_what_lines_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    let [lines, columns] = ["s.jsonl", "s.parquet"].map(|name| folder.path().join(name));
+    let mut store = Memory::default();
+    for _ in 0..3 {
+        let rollout = store.add_rollout(|_| {});
+        store.two_turns(rollout);
+    }
+    for out in [&lines, &columns] {
+        let summary = exported(&store, "samples", &Filter::default(), out).await.unwrap();
+        assert_eq!((summary.samples, summary.checked), (3, true));
+    }
+    let read = |path: &Path| read_samples(path).unwrap().map(|sample| sample.unwrap()).collect::<Vec<_>>();
+    let json = |samples: &[Sample]| serde_json::to_value(samples).unwrap();
+    assert_eq!(json(&read(&columns)), json(&read(&lines)));
+
+    let nothing = exported(&store, "samples", &Filter { min_reward: Some(2.0), ..Filter::default() }, &columns).await.unwrap();
+    assert_eq!((nothing.samples, read(&columns).len()), (0, 3), "a file without rows took the place of one with some");
+    assert_eq!(names(folder.path()).len(), 2);
+}
+
+#[tokio::test]
+async fn columns_that_break_an_invariant_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("s.parquet");
+    let mut store = Memory::default();
+    for _ in 0..2 {
+        let rollout = store.add_rollout(|_| {});
+        store.two_turns(rollout);
+    }
+    exported(&store, "samples", &Filter::default(), &out).await.unwrap();
+    let whole: Vec<Sample> = read_samples(&out).unwrap().map(|sample| sample.unwrap()).collect();
+    let checked = |change: &dyn Fn(&mut Vec<Sample>)| {
+        let mut rows = whole.clone();
+        change(&mut rows);
+        let mut writer = ColumnsWriter::new(std::fs::File::create(&out).unwrap()).unwrap();
+        for row in rows {
+            writer.add(vec![row]).unwrap();
+        }
+        writer.close().unwrap();
+        named("samples").unwrap().check(Form::Parquet, &out)
+    };
+    checked(&|_| {}).unwrap();
+    let found = |change: &dyn Fn(&mut Vec<Sample>)| checked(change).unwrap_err().to_string();
+    assert!(found(&|rows| rows[1].loss_mask[0] = 1).contains("row 2"));
+    assert!(found(&|rows| rows[0].logprobs[2] = None).contains("row 1"));
+    assert!(found(&|rows| rows[0].logprobs.truncate(2)).contains("differ in length"));
+    assert!(found(&|rows| rows.push(rows[0].clone())).contains("two places"));
+    let bytes = std::fs::read(&out).unwrap();
+    std::fs::write(&out, &bytes[..bytes.len() - 9]).unwrap();
+    assert!(named("samples").unwrap().check(Form::Parquet, &out).is_err());
 }

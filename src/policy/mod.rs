@@ -22,8 +22,10 @@ mod names;
 mod plain;
 mod probe;
 mod refusal;
+mod reread;
 #[expect(clippy::option_option, reason = "the outer one says whether it is JSON, the inner one whether it is null")]
 mod scan;
+mod score;
 mod server;
 #[cfg(test)]
 mod server_tests;
@@ -43,7 +45,12 @@ use secrecy::SecretString;
 
 use crate::call::{Call, Capture, Event, Failure, FailureKind, Rendered, Reply, Sampling, WeightVersion};
 
-pub use transcript::{Exchange, Transcript};
+pub use reread::reread;
+pub use transcript::{Earlier, Exchange, Found, Transcript};
+
+#[cfg(feature = "exact")]
+#[doc(hidden)]
+pub use exact::Prompts;
 
 pub use gate::PauseMode;
 
@@ -109,6 +116,11 @@ pub trait Policy: Send + Sync {
     /// # Errors
     /// If this policy can't serve the call at all.
     async fn prepare(&self, call: &Arc<Call>, pinned: &Sampling, transcript: &Transcript) -> Result<Prepared, Failure>;
+
+    /// Whether [`Policy::prepare`] needs what its call's rollout has said before: nobody else's is read from the store.
+    fn splices(&self) -> bool {
+        false
+    }
 
     /// The log-probability of each token given those before it, by the server's own prefill; none of the first. Raw: of
     /// the model's own distribution.

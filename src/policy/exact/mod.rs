@@ -12,12 +12,15 @@ mod generate;
 mod model;
 mod parse;
 mod prompt;
+mod prompts;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use secrecy::SecretString;
+
+pub use prompts::Prompts;
 
 use super::config::{ConfigError, PolicyConfig};
 use super::{Answer, NoAnswer, Policy, PolicyState, PolicyUpdate, Prepared, Transcript};
@@ -57,6 +60,10 @@ impl Policy for Exact {
     }
 
     fn recall(&self, _last: &WeightVersion) {}
+
+    fn splices(&self) -> bool {
+        true
+    }
 
     async fn ready(&self) -> Result<(), Failure> {
         self.unbuilt()

@@ -2,6 +2,7 @@
 
 mod body;
 mod completions;
+mod score;
 mod script;
 mod tokens;
 mod vocabulary;
@@ -214,6 +215,12 @@ async fn serve(stream: TcpStream, state: &State) -> io::Result<()> {
                 whole(&mut write, 200, &json!({ "prompt": text })).await?;
             }
             ("POST", "/v1/chat/completions" | "/v1/completions") => {
+                let request = serde_json::from_slice(&body).unwrap_or_default();
+                let scores = score::answer(&request, &state.seen.lock().unwrap());
+                if let Some(scores) = scores {
+                    whole(&mut write, 200, &scores).await?;
+                    continue;
+                }
                 let (number, reply) = match begin(state, &head, &body) {
                     Ok(begun) => begun,
                     Err(message) => {

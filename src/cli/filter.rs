@@ -1,0 +1,61 @@
+//! Which rollouts are meant, where a command takes many.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::list::named;
+use crate::export::{self, Filter};
+use crate::ids::RolloutId;
+use crate::store::{Outcome, Purpose};
+
+/// What must hold of a rollout; nothing given means all.
+#[derive(Debug, clap::Args)]
+pub(super) struct FilterArgs {
+    /// Only this rollout; may be given more than once.
+    #[arg(long, value_name = "ID")]
+    rollout: Vec<RolloutId>,
+    /// Only rollouts of this group.
+    #[arg(long, value_name = "ID")]
+    group: Option<String>,
+    /// Only rollouts of this task.
+    #[arg(long, value_name = "ID")]
+    task: Option<String>,
+    /// Only rollouts of this harness.
+    #[arg(long, value_name = "NAME")]
+    harness: Option<String>,
+    /// Only rollouts that ended so: passed, failed, truncated, `timed_out`, `harness_error`, `infra_error` or cancelled.
+    #[arg(long, value_parser = named::<Outcome>)]
+    outcome: Option<Outcome>,
+    /// Only rollouts of this purpose: train, eval or record.
+    #[arg(long, value_parser = named::<Purpose>)]
+    purpose: Option<Purpose>,
+    /// Only rollouts with at least this reward.
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
+    min_reward: Option<f64>,
+    /// Only rollouts begun since then: RFC 3339, or how long ago (90s, 15m, 2h, 7d).
+    #[arg(long, value_name = "T", value_parser = since)]
+    since: Option<i64>,
+    /// Train only what was sampled by weights V to W (`policy_seq`, both included; either may be missing).
+    #[arg(long, value_name = "V..W", value_parser = export::policy_seq, allow_hyphen_values = true)]
+    policy_seq: Option<std::ops::RangeInclusive<i64>>,
+}
+
+impl FilterArgs {
+    pub fn filter(self) -> Filter {
+        Filter {
+            rollouts: self.rollout,
+            group: self.group,
+            task: self.task,
+            harness: self.harness,
+            outcome: self.outcome,
+            purpose: self.purpose,
+            min_reward: self.min_reward,
+            since: self.since,
+            policy_seq: self.policy_seq,
+        }
+    }
+}
+
+fn since(text: &str) -> Result<i64, export::BadFilter> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    export::since(text, i64::try_from(now.as_millis()).unwrap_or(i64::MAX))
+}
