@@ -33,7 +33,7 @@ lint:
 # Against a mock policy server, direct and through Gleaner; prints a table and keeps JSON.
 bench:
 	@scripts/setup tokenizers
-	cargo bench --bench linear --bench parquet --bench prompt --bench proxy
+	cargo bench --bench linear --bench forest --bench parquet --bench prompt --bench proxy
 
 # Coverage-guided, of all that reads foreign bytes; each target for FUZZ_SECONDS (60).
 fuzz:

@@ -134,6 +134,8 @@ fn sample(seed: u64) -> Sample {
         constrained: false,
         rewards: BTreeMap::new(),
         abandoned: false,
+        abandoned_as: None,
+        realigned: false,
     });
     let text = "word ".repeat(turn * 4 / 5);
     let message =
@@ -148,6 +150,7 @@ fn sample(seed: u64) -> Sample {
         harness: Some("codex".to_owned()),
         purpose: "train".to_owned(),
         index: 0,
+        kind: gleaner::trajectory::Kind::Main,
         token_ids,
         loss_mask: (0..TOKENS).map(|at| u8::from(sampled(at))).collect(),
         logprobs: logprobs.collect(),

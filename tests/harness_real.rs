@@ -39,7 +39,7 @@ struct Kept {
 
 #[async_trait]
 impl ModelEndpoint for Script {
-    async fn open(&self, rollout: NewRollout, socket: &Path) -> anyhow::Result<()> {
+    async fn open(&self, rollout: NewRollout, _signature: &BTreeMap<String, String>, socket: &Path) -> anyhow::Result<()> {
         let listener = tokio::net::UnixListener::bind(socket)?;
         std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o777))?;
         let served = Arc::new(Served { replies: self.replies.clone(), requests: Mutex::default() });

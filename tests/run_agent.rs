@@ -109,6 +109,28 @@ async fn an_image_that_is_missing_is_said() {
     assert!(ended.stderr.contains("gleaner-no-such-image:none"), "{}", ended.stderr);
 }
 
+#[tokio::test]
+async fn a_call_that_is_not_the_harness_s_own_is_foreign() {
+    let (_policy, bench) = bench(90, [Reply::text("Mine."), Reply::text("Not mine.")]).await;
+    let read = |file: &str| std::fs::read_to_string(Path::new(HARNESSES).join("tiny-agent").join(file)).unwrap();
+    let spec = read("harness.toml") + "\n[signature]\nx-agent = \"tiny/*\"\n";
+    bench.file("own/tiny-agent/harness.toml", &spec);
+    bench.file("own/tiny-agent/build.sh", &read("build.sh"));
+    let own = "\"content-type\": \"application/json\", \"x-agent\": \"tiny/1\"}";
+    let agent = read("agent.py").replace("\"content-type\": \"application/json\"}", own);
+    assert!(agent.contains(own), "{agent}");
+    let other = "body = json.dumps({\"model\": \"any\", \"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}).encode()\n\
+                 del headers[\"x-agent\"]\nurllib.request.urlopen(urllib.request.Request(url, body, headers)).read()\nprint(";
+    bench.file("own/tiny-agent/agent.py", &agent.replace("\nprint(", &format!("\n{other}")));
+    let folder = bench.dir.path().join("own");
+    let ended = bench.run(&["tiny-agent", "p", "--harnesses", folder.to_str().unwrap()]).await;
+    assert_eq!(ends(&ended), (Some(0), json!("passed"), Value::Null), "{ended:?}");
+    let (id, _) = ended.rollout();
+    let shown = bench.show(&id).await;
+    let expected = json!([{"call_id": shown["calls"][1]["id"], "reason": "foreign", "detail": "it has no header x-agent"}]);
+    assert_eq!((&shown["left_out"], shown["samples"].as_array().unwrap().len()), (&expected, 1), "{:#}", shown["calls"]);
+}
+
 /// Much output right before the end: an engine copies it after the harness has ended.
 #[tokio::test]
 async fn what_a_harness_prints_is_kept_to_its_end() {

@@ -22,6 +22,6 @@ pub use fold::{Fold, Reply};
 pub use image::{Image, ImageHash};
 pub use json::{Raw, Rest, Text, quote};
 pub use message::{Content, Message, Part, Role, Tool, ToolCall, ToolKind, grouped_name};
-pub use record::{CallEnd, CallRecord, CallStart, CallStatus, Kept, RawKind, RawParts, VersionSource, WeightVersion};
+pub use record::{CallEnd, CallRecord, CallStart, CallStatus, Kept, Mark, RawKind, RawParts, VersionSource, WeightVersion};
 pub use request::{Call, Prompt, Sampling, ToolChoice, Wants};
 pub use tokens::{Capture, CaptureLevel, History, LogprobKind, Rendered, Run, SpecialText, Tokens};

@@ -32,8 +32,26 @@ pub struct CallStart {
     /// The model's name as the client gave it; empty if the request could not be read.
     pub model: String,
     pub stream: bool,
+    /// What its headers say of its place among the rollout's conversations.
+    pub marks: Vec<Mark>,
     /// The request as the client sent it, its content coding undone.
     pub request: Bytes,
+}
+
+/// What a call says of its place among the rollout's conversations: a header that its harness sent, or that the call is
+/// not its harness's at all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// The header's name, or [`Mark::FOREIGN`].
+    pub name: String,
+    pub value: String,
+}
+
+impl Mark {
+    /// The call does not look like one of its rollout's harness; the value says why.
+    pub const FOREIGN: &str = "foreign";
+    /// The field of Codex's `x-codex-turn-metadata` that says what a call is for.
+    pub const REQUEST_KIND: &str = "request_kind";
 }
 
 /// What is written when a call has ended, well or not, before its end is sent to the client.
@@ -140,6 +158,8 @@ pub struct CallRecord {
     pub policy: String,
     pub model: String,
     pub stream: bool,
+    /// What its headers said of its place among the rollout's conversations.
+    pub marks: Vec<Mark>,
     pub status: CallStatus,
     /// Whether the reply's last byte was handed to the client; `None` if that is not known.
     pub delivered: Option<bool>,

@@ -106,6 +106,7 @@ pub(super) async fn http(config: &Config) -> Result<Http, Stop> {
         draining: CancellationToken::new(),
         stopping: CancellationToken::new(),
         settings: config.server.proxy(),
+        drift: config.record.drift,
     };
     Ok(Http {
         app: Arc::new(app),

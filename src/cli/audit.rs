@@ -64,7 +64,7 @@ pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, args: Args) -> R
     let verdict = Verdict { threshold: args.threshold, mean_threshold: args.mean_threshold, scored: !args.no_score };
     let audit = Audit {
         store: store.as_ref(),
-        filter: &args.filter.filter(),
+        filter: &args.filter.filter(config.record.drift),
         trained: &|policy| config.trained(policy),
         policies: &|name| policies.get(name).cloned(),
         samples: args.samples.as_deref(),

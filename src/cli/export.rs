@@ -4,13 +4,14 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use clap::builder::PossibleValuesParser;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::filter::FilterArgs;
 use crate::export::{self, Summary};
 use crate::store::Store;
+use crate::trajectory::Drift;
 
 /// Writes a data set from recorded rollouts, and says how many samples were written, and which calls were left out and why.
 ///
@@ -33,10 +34,28 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Carries the command out. `trained` says of a policy's name whether it is trained.
-pub(super) async fn run(args: Args, store: &dyn Store, trained: &(dyn Fn(&str) -> bool + Sync)) -> anyhow::Result<ExitCode> {
+impl Args {
+    /// Refuses options that say nothing together.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        ensure!(
+            self.filter.max_tokens.is_none() || self.format != "messages",
+            "--max-tokens counts token ids, which {} has not",
+            self.format
+        );
+        Ok(())
+    }
+}
+
+/// Carries the command out. `trained` says of a policy's name whether it is trained, `drift` what the
+/// config says of it.
+pub(super) async fn run(
+    args: Args,
+    store: &dyn Store,
+    trained: &(dyn Fn(&str) -> bool + Sync),
+    drift: Drift,
+) -> anyhow::Result<ExitCode> {
     let Some(format) = export::named(&args.format) else { bail!("there is no format {}", args.format) };
-    let filter = args.filter.filter();
+    let filter = args.filter.filter(drift);
     let bar = ProgressBar::new_spinner().with_style(ProgressStyle::with_template("{spinner} {msg} ({elapsed})")?);
     let progress = |summary: &Summary| {
         bar.set_message(format!("{} rollouts, {} samples", summary.rollouts, summary.samples));
@@ -96,6 +115,7 @@ mod tests {
     use super::*;
     use crate::ids::RolloutId;
     use crate::store::{Outcome, Purpose};
+    use crate::trajectory::Without;
 
     fn parse(args: &[&str]) -> Result<Args, clap::Error> {
         let command = Args::augment_args(clap::Command::new("export"));
@@ -127,12 +147,24 @@ mod tests {
             "2h",
             "--policy-seq",
             "..7",
+            "--without",
+            "side,abandoned",
+            "--max-tokens",
+            "9",
+            "--overlong",
+            "drop",
+            "--drift",
+            "realign",
             "--check",
             "--json",
         ];
         let args = parse(&args).unwrap();
-        let filter = args.filter.filter();
+        let filter = args.filter.filter(Drift::Fork);
         assert_eq!((filter.rollouts.len(), filter.outcome, filter.purpose), (1, Some(Outcome::TimedOut), Some(Purpose::Train)));
+        assert_eq!(
+            (filter.without, filter.max_tokens, filter.drift),
+            (vec![Without::Side, Without::Abandoned], Some(9), Drift::Realign)
+        );
         assert_eq!((filter.min_reward, filter.policy_seq), (Some(-0.5), Some(i64::MIN..=7)));
     }
 
@@ -141,6 +173,8 @@ mod tests {
         let error = |args: &[&str]| parse(args).unwrap_err().to_string();
         assert!(error(&["parquet", "--out", "a"]).contains("samples, messages"));
         assert!(error(&["samples"]).contains("--out"));
+        assert!(error(&["samples", "--out", "a.jsonl", "--without", "titles"]).contains("side"));
+        assert!(parse(&["messages", "--out", "a.jsonl", "--max-tokens", "9"]).unwrap().check().is_err());
         assert!(error(&["samples", "--out", "a.jsonl", "--since", "noon"]).contains("RFC 3339"));
         assert!(error(&["samples", "--out", "a.jsonl", "--outcome", "won"]).contains("passed"));
     }

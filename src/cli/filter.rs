@@ -2,10 +2,13 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use clap::builder::PossibleValuesParser;
+
 use super::list::named;
 use crate::export::{self, Filter};
 use crate::ids::RolloutId;
 use crate::store::{Outcome, Purpose};
+use crate::trajectory::{Drift, Without};
 
 /// What must hold of a rollout; nothing given means all.
 #[derive(Debug, clap::Args)]
@@ -37,10 +40,24 @@ pub(super) struct FilterArgs {
     /// Train only what was sampled by weights V to W (`policy_seq`, both included; either may be missing).
     #[arg(long, value_name = "V..W", value_parser = export::policy_seq, allow_hyphen_values = true)]
     policy_seq: Option<std::ops::RangeInclusive<i64>>,
+    /// Leave out calls by kind: side (titles, summaries), subagent, compaction, abandoned (not gone on from); several with commas.
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', value_parser = named::<Without>)]
+    without: Vec<Without>,
+    /// The most tokens of a sample; what becomes of longer ones says --overlong.
+    #[arg(long, value_name = "N")]
+    pub max_tokens: Option<usize>,
+    /// What becomes of samples with more than --max-tokens: drop (their calls are left out as `over_length`).
+    #[arg(long, value_parser = PossibleValuesParser::new(["drop"]), requires = "max_tokens", default_value = "drop")]
+    overlong: String,
+    /// What becomes of a prompt that parts from an earlier reply that reads the same: fork or realign (one sample, that reply not
+    /// trained) [default: the config's, which is fork]
+    #[arg(long, value_parser = named::<Drift>)]
+    drift: Option<Drift>,
 }
 
 impl FilterArgs {
-    pub fn filter(self) -> Filter {
+    /// The filter; `drift` is what the config says of it.
+    pub fn filter(self, drift: Drift) -> Filter {
         Filter {
             rollouts: self.rollout,
             group: self.group,
@@ -51,6 +68,9 @@ impl FilterArgs {
             min_reward: self.min_reward,
             since: self.since,
             policy_seq: self.policy_seq,
+            without: self.without,
+            max_tokens: self.max_tokens,
+            drift: self.drift.unwrap_or(drift),
         }
     }
 }

@@ -127,11 +127,12 @@ async fn run_command(command: Command) -> Result<ExitCode, Stop> {
         Command::List { store, args } => Ok(list::run(args, store.open().await?).await?),
         Command::Show { store, args } => {
             let config = store.config()?;
-            Ok(show::run(args, store.open().await?.as_ref(), &|policy| config.trained(policy)).await?)
+            Ok(show::run(args, store.open().await?.as_ref(), &|policy| config.trained(policy), config.record.drift).await?)
         }
         Command::Export { store, args } => {
+            args.check().map_err(Stop::Usage)?;
             let config = store.config()?;
-            Ok(export::run(args, store.open().await?.as_ref(), &|policy| config.trained(policy)).await?)
+            Ok(export::run(args, store.open().await?.as_ref(), &|policy| config.trained(policy), config.record.drift).await?)
         }
     }
 }

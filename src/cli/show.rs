@@ -2,10 +2,12 @@
 
 mod branches;
 mod calls;
+mod diff;
 mod facts;
 mod tokens;
+mod words;
 
-use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
@@ -13,9 +15,11 @@ use anyhow::{Context, bail, ensure};
 use super::terminal::{Paint, print};
 use crate::call::{CallRecord, RawKind};
 use crate::http::api::{CallView, RolloutView, whole};
-use crate::ids::{CallId, RolloutId};
+use crate::ids::RolloutId;
+use crate::policy::Texts;
 use crate::store::{Rollout, RolloutFilter, Store, StoreError};
-use crate::trajectory::Built;
+use crate::trajectory::{Built, Drift};
+use words::Words;
 
 /// Shows one rollout: how it ended, its calls, why calls were left out, its samples, and why they are
 /// several. Works while a server runs on the same
@@ -24,26 +28,42 @@ use crate::trajectory::Built;
 pub(super) struct Args {
     /// The rollout's id, or the beginning of one if only one begins so
     id: String,
-    /// Also print the samples' token ids: sampled ones (mask 1) green, others dim
+    /// Also draw the samples' tokens by mask, with log-probabilities (shades on a terminal), and where samples part
     #[arg(long)]
     tokens: bool,
     /// Also print what each call's request added to the conversation, and the reply
     #[arg(long)]
     calls: bool,
+    /// With --tokens and --diff: what ids read as, by this tokenizer.json or the one in this folder; without it, what servers named
+    #[arg(long, value_name = "PATH")]
+    tokenizer: Option<PathBuf>,
+    /// Print only where the prompts of two calls part, with what stands around it: their ids, or the beginnings of them
+    #[arg(long, num_args = 2, value_names = ["CALL", "CALL"], conflicts_with_all = ["tokens", "calls", "json"])]
+    diff: Vec<String>,
     /// Print one JSON object, `{"rollout", "calls", "samples", "left_out", "branches"}`, with everything
     #[arg(long)]
     json: bool,
 }
 
 /// Runs the command. `trained` says of a policy's name whether it is trained.
-pub(super) async fn run(args: Args, store: &dyn Store, trained: &(dyn Fn(&str) -> bool + Sync)) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(
+    args: Args,
+    store: &dyn Store,
+    trained: &(dyn Fn(&str) -> bool + Sync),
+    drift: Drift,
+) -> anyhow::Result<ExitCode> {
     let rollout = find(store, &args.id).await?;
     let records = store.calls(rollout.id).await?;
-    let built = crate::export::build(store, &rollout, trained).await?;
+    let words = Words::new(args.tokenizer.as_deref().map(Texts::open).transpose()?);
+    if let [one, two] = args.diff.as_slice() {
+        print(&parting(store, &rollout, &records, (one, two), words).await?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let built = crate::export::build(store, &rollout, trained, drift).await?;
     let text = if args.json {
         json(store, &rollout, &records, &built).await?
     } else {
-        rendered(store, &args, &rollout, records, &built).await?
+        rendered(store, &args, &rollout, records, &built, words).await?
     };
     print(&text)?;
     Ok(ExitCode::SUCCESS)
@@ -55,6 +75,7 @@ async fn rendered(
     rollout: &Rollout,
     records: Vec<CallRecord>,
     built: &Built,
+    mut words: Words,
 ) -> anyhow::Result<String> {
     let paint = Paint::of_stdout();
     let mut out = facts::rollout(rollout, built, paint);
@@ -62,19 +83,11 @@ async fn rendered(
     out.push_str(&facts::calls(&records, built, paint));
     out.push('\n');
     out.push_str(&facts::samples(&built.samples, paint));
-    let views = if args.calls || built.samples.len() > 1 { views(store, rollout, &records).await? } else { Vec::new() };
+    let views = if args.calls || built.samples.len() > 1 { views(store, rollout, &records, built).await? } else { Vec::new() };
     out.push_str(&branches::rendered(&branches::of(&built.samples, &views), paint));
     if args.tokens {
-        let mut strings = BTreeMap::new();
-        for record in &records {
-            let response = store.raw(record.id, RawKind::Response).await?.unwrap_or_default();
-            strings.insert(record.id, tokens::strings(&response));
-        }
-        let replies: BTreeMap<CallId, &CallRecord> = records.iter().map(|record| (record.id, record)).collect();
-        for sample in &built.samples {
-            out.push('\n');
-            out.push_str(&tokens::sample(sample, &strings, &replies, paint));
-        }
+        learn(&mut words, store, &records).await?;
+        out.push_str(&tokens::forest(built, &words, paint));
     }
     if args.calls {
         out.push('\n');
@@ -84,7 +97,7 @@ async fn rendered(
 }
 
 async fn json(store: &dyn Store, rollout: &Rollout, records: &[CallRecord], built: &Built) -> anyhow::Result<String> {
-    let calls = views(store, rollout, records).await?;
+    let calls = views(store, rollout, records, built).await?;
     let view = RolloutView::new(rollout, Some(built.drift));
     let branches = branches::of(&built.samples, &calls);
     let all = serde_json::json!({"rollout": view, "calls": calls, "samples": built.samples, "left_out": built.left_out,
@@ -92,12 +105,46 @@ async fn json(store: &dyn Store, rollout: &Rollout, records: &[CallRecord], buil
     Ok(format!("{all}\n"))
 }
 
-async fn views(store: &dyn Store, rollout: &Rollout, records: &[CallRecord]) -> anyhow::Result<Vec<CallView>> {
+async fn views(store: &dyn Store, rollout: &Rollout, records: &[CallRecord], built: &Built) -> anyhow::Result<Vec<CallView>> {
     let mut views = Vec::with_capacity(records.len());
-    for record in records {
-        views.push(whole(store, record.clone(), rollout).await?);
+    for (record, (_, class)) in records.iter().zip(&built.classes) {
+        views.push(whole(store, record.clone(), rollout).await?.classed(*class));
     }
     Ok(views)
+}
+
+/// Where the prompts of two calls part.
+async fn parting(
+    store: &dyn Store,
+    rollout: &Rollout,
+    records: &[CallRecord],
+    (one, two): (&str, &str),
+    mut words: Words,
+) -> anyhow::Result<String> {
+    learn(&mut words, store, records).await?;
+    let (one, two) = (call(records, one)?, call(records, two)?);
+    let views = (whole(store, one.clone(), rollout).await?, whole(store, two.clone(), rollout).await?);
+    Ok(diff::rendered((one, two), (&views.0, &views.1), &words, Paint::of_stdout()))
+}
+
+/// Reads what servers called the tokens that they sampled.
+async fn learn(words: &mut Words, store: &dyn Store, records: &[CallRecord]) -> anyhow::Result<()> {
+    for record in records {
+        let response = store.raw(record.id, RawKind::Response).await?.unwrap_or_default();
+        words.learn(&response, &record.capture.completion_ids);
+    }
+    Ok(())
+}
+
+/// The one call whose id begins so.
+fn call<'a>(records: &'a [CallRecord], text: &str) -> anyhow::Result<&'a CallRecord> {
+    let digits: String = text.chars().filter(|c| *c != '-').collect::<String>().to_ascii_lowercase();
+    let mut found = records.iter().filter(|record| record.id.0.simple().to_string().starts_with(&digits));
+    match (found.next(), found.next()) {
+        (Some(record), None) => Ok(record),
+        (None, _) => bail!("the rollout has no call whose id begins with {text}; gleaner show without --diff lists them"),
+        (Some(_), Some(_)) => bail!("more than one call's id begins with {text}; give more of it"),
+    }
 }
 
 /// The rollout that `text` is the id of, or the beginning of whose id it is.

@@ -38,6 +38,23 @@ impl Paint {
         self.wrap("1", text)
     }
 
+    /// Whether there is any colour.
+    pub(super) fn is_on(self) -> bool {
+        self.0
+    }
+
+    /// Text that has this probability, from 0 to 1: green where it was likely, through yellow to red where it was not.
+    pub(super) fn shade(self, text: &str, probability: f64) -> String {
+        let code = match probability {
+            p if p >= 0.9 => "38;5;28",
+            p if p >= 0.5 => "38;5;71",
+            p if p >= 0.2 => "38;5;143",
+            p if p >= 0.05 => "38;5;172",
+            _ => "38;5;160",
+        };
+        self.wrap(code, text)
+    }
+
     fn wrap(self, code: &str, text: &str) -> String {
         if self.0 { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }

@@ -9,6 +9,7 @@ use super::ExportError;
 use crate::call::CallRecord;
 use crate::ids::RolloutId;
 use crate::store::{Outcome, Purpose, Rollout, RolloutFilter, RolloutStatus, Store};
+use crate::trajectory::{Drift, Without};
 
 /// What must hold of a rollout; nothing given matches all.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +27,11 @@ pub struct Filter {
     pub since: Option<i64>,
     /// Calls sampled by weights outside this range are context, left out as `filtered`.
     pub policy_seq: Option<RangeInclusive<i64>>,
+    /// Calls of these kinds are not trained.
+    pub without: Vec<Without>,
+    /// Samples of more tokens are dropped, and their calls left out as `over_length`.
+    pub max_tokens: Option<usize>,
+    pub drift: Drift,
 }
 
 /// A filter's text that can't be read; says what it should be.
@@ -56,7 +62,11 @@ impl Filter {
     /// Tells whether a call's tokens may be trained.
     #[must_use]
     pub fn chooses(&self, record: &CallRecord) -> bool {
-        self.policy_seq.as_ref().is_none_or(|range| range.contains(&record.version.seq))
+        let runs = &record.capture.runs;
+        self.policy_seq.as_ref().is_none_or(|range| {
+            let mut seqs = runs.iter().map(|run| run.version.seq);
+            if runs.is_empty() { range.contains(&record.version.seq) } else { seqs.all(|seq| range.contains(&seq)) }
+        })
     }
 }
 

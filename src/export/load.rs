@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::{Earlier, ExportError};
 use crate::call::{Call, CallRecord, Message, Raw, RawKind, Tool, ToolCall, grouped_name};
 use crate::store::{Rollout, Store, StoreError};
-use crate::trajectory::{Needs, REASONING, RolloutFacts, Turn, needs};
+use crate::trajectory::{self, Needs, REASONING, RolloutFacts, Turn, needs};
 use crate::wire;
 
 /// What samples say of a rollout.
@@ -41,25 +41,21 @@ pub(super) async fn turns(
     trained: &(dyn Fn(&str) -> bool + Sync),
     all: bool,
 ) -> Result<Vec<Turn>, ExportError> {
-    let records = store.calls(rollout.id).await?;
-    let needed = if all { Needs::All } else { needs(&records.iter().collect::<Vec<_>>()) };
+    let mut turns = trajectory::turns(store.calls(rollout.id).await?);
+    let needed = if all { Needs::All } else { needs(&turns) };
     let mut earlier = Earlier::new(store, rollout.id);
-    let mut turns = Vec::with_capacity(records.len());
-    for (index, mut record) in records.into_iter().enumerate() {
+    for (index, turn) in turns.iter_mut().enumerate() {
         let read = match &needed {
             Needs::All => true,
             Needs::Some(turns) => turns.contains(&index),
         };
-        let (messages, tools) = if read { request(store, &record, &mut earlier).await? } else { <_>::default() };
-        record.message = record.message.map(reasoning_content);
-        let rewards = rollout.call_rewards.iter().filter(|(call, ..)| *call == record.id);
-        turns.push(Turn {
-            rewards: rewards.map(|(_, name, value)| (name.clone(), *value)).collect(),
-            trained: trained(&record.policy),
-            record,
-            messages,
-            tools,
-        });
+        if read {
+            (turn.messages, turn.tools) = request(store, &turn.record, &mut earlier).await?;
+        }
+        turn.record.message = turn.record.message.take().map(reasoning_content);
+        let rewards = rollout.call_rewards.iter().filter(|(call, ..)| *call == turn.record.id);
+        turn.rewards = rewards.map(|(_, name, value)| (name.clone(), *value)).collect();
+        turn.trained = trained(&turn.record.policy);
     }
     Ok(turns)
 }

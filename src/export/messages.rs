@@ -45,11 +45,12 @@ fn write_lines(from: &Material, out: &mut Vec<u8>) -> Result<Added, Broken> {
     let turns = &from.turns;
     let had = |turn: &Turn| turn.trained && turn.record.status == CallStatus::Done && turn.record.delivered != Some(false);
     let parents = trajectory::parents(turns, &had);
+    let classes = trajectory::classify(turns);
     let gone_on: HashSet<usize> = parents.iter().copied().flatten().collect();
     let mut left_out = Vec::new();
     let mut kept = HashSet::new();
     for (index, turn) in turns.iter().enumerate().filter(|(_, turn)| turn.record.status != CallStatus::Running) {
-        match reason(turn, gone_on.contains(&index), (from.chosen)(&turn.record)) {
+        match reason(turn, gone_on.contains(&index), from.rules.leave_out(&turn.record, classes[index])) {
             Some(reason) => left_out.push(reason),
             None => drop(kept.insert(index)),
         }
@@ -71,9 +72,8 @@ fn write_lines(from: &Material, out: &mut Vec<u8>) -> Result<Added, Broken> {
 }
 
 /// Why a call gives no reply to train.
-fn reason(turn: &Turn, gone_on: bool, chosen: bool) -> Option<LeftOut> {
+fn reason(turn: &Turn, gone_on: bool, left: Option<(Reason, Option<String>)>) -> Option<LeftOut> {
     let record = &turn.record;
-    let left_out = |reason| Some(LeftOut { call_id: record.id, reason, detail: None });
     if let Some(lost) = trajectory::lost(record, turn.trained, gone_on) {
         return Some(lost);
     }
@@ -90,11 +90,8 @@ fn reason(turn: &Turn, gone_on: bool, chosen: bool) -> Option<LeftOut> {
         let detail = Some("a text completion is no conversation".to_owned());
         return Some(LeftOut { call_id: record.id, reason: Reason::Filtered, detail });
     }
-    match (said && !turn.messages.is_empty(), chosen) {
-        (false, _) => left_out(Reason::NoOutput),
-        (true, false) => left_out(Reason::Filtered),
-        (true, true) => None,
-    }
+    let left = if said && !turn.messages.is_empty() { left } else { Some((Reason::NoOutput, None)) };
+    left.map(|(reason, detail)| LeftOut { call_id: record.id, reason, detail })
 }
 
 /// A conversation's row; `places` are those of the replies that it trains.
@@ -169,7 +166,7 @@ mod tests {
     use super::*;
     use crate::call::{CallRecord, Capture};
     use crate::ids::{CallId, RolloutId};
-    use crate::trajectory::RolloutFacts;
+    use crate::trajectory::{RolloutFacts, Rules};
 
     fn turn(messages: &Value, reply: &Value, tools: &Value) -> Turn {
         let raws = |list: &Value| list.as_array().unwrap().iter().map(Raw::from_value).collect();
@@ -185,6 +182,7 @@ mod tests {
                 policy: "default".to_owned(),
                 model: "m".to_owned(),
                 stream: false,
+                marks: Vec::new(),
                 status: CallStatus::Done,
                 delivered: Some(true),
                 ended_at: None,
@@ -201,6 +199,7 @@ mod tests {
                 version: <_>::default(),
                 notes: Vec::new(),
             },
+            prompt: trajectory::Prompt::default(),
             messages: raws(messages),
             tools: raws(tools),
             trained: true,
@@ -222,7 +221,7 @@ mod tests {
             metadata: Map::new(),
         };
         let mut out = Vec::new();
-        let rows = write_lines(&Material { facts, turns, chosen: &|_| true }, &mut out).unwrap();
+        let rows = write_lines(&Material { facts, turns, rules: Rules::default() }, &mut out).unwrap();
         (String::from_utf8(out).unwrap(), rows)
     }
 

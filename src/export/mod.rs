@@ -14,15 +14,15 @@ mod samples;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 use crate::call::CallRecord;
-use crate::ids::RolloutId;
+use crate::ids::{CallId, RolloutId};
 use crate::store::{Rollout, Store, StoreError};
-use crate::trajectory::{self, Broken, Built, LeftOut, RolloutFacts, Turn};
+use crate::trajectory::{self, Broken, Built, Class, Drift, LeftOut, RolloutFacts, Rules, Turn};
 
 pub use audit::{Audit, Difference, Gap, Group, Report, Worst};
 pub use columns::{ColumnsError, Writer as ColumnsWriter};
@@ -78,8 +78,8 @@ pub trait Rows: Send {
 pub struct Material<'a> {
     pub facts: RolloutFacts,
     pub turns: Vec<Turn>,
-    /// Which calls the filters let through.
-    pub chosen: &'a (dyn Fn(&CallRecord) -> bool + Sync),
+    /// What of it is trained.
+    pub rules: Rules<'a>,
 }
 
 impl Material<'_> {
@@ -143,10 +143,24 @@ pub fn named(name: &str) -> Option<&'static dyn Format> {
 ///
 /// # Errors
 /// If the store fails, or an invariant does not hold.
-pub async fn build(store: &dyn Store, rollout: &Rollout, trained: &(dyn Fn(&str) -> bool + Sync)) -> Result<Built, ExportError> {
+pub async fn build(
+    store: &dyn Store,
+    rollout: &Rollout,
+    trained: &(dyn Fn(&str) -> bool + Sync),
+    drift: Drift,
+) -> Result<Built, ExportError> {
     let turns = load::turns(store, rollout, trained, false).await?;
-    trajectory::build(&load::facts(rollout), &turns, &|_| true)
+    trajectory::build(&load::facts(rollout), &turns, &Rules { drift, ..Rules::default() })
         .map_err(|broken| ExportError::Broken { rollout: rollout.id, broken })
+}
+
+/// What each call of a rollout is to it.
+///
+/// # Errors
+/// If the store fails.
+pub async fn classes(store: &dyn Store, rollout: &Rollout) -> Result<HashMap<CallId, Class>, ExportError> {
+    let turns = load::turns(store, rollout, &|_| true, false).await?;
+    Ok(turns.iter().map(|turn| turn.record.id).zip(trajectory::classify(&turns)).collect())
 }
 
 /// Writes a data set of the rollouts that `filter` matches: those that have ended, open ones whose purpose is `record`, and any
@@ -169,6 +183,7 @@ pub async fn export(
     let mut rows = format.begin(form, Target::create(out)?)?;
     let mut summary = Summary { format: format.name(), out: out.to_owned(), ..Summary::default() };
     let chosen = |record: &CallRecord| filter.chooses(record);
+    let rules = Rules { drift: filter.drift, chosen: &chosen, without: &filter.without, max_tokens: filter.max_tokens };
     let mut pages = filter::Pages::new(filter);
     while let Some(page) = pages.next(store).await? {
         for rollout in page {
@@ -180,7 +195,7 @@ pub async fn export(
                 continue;
             }
             let turns = load::turns(store, &rollout, trained, format.reads_all()).await?;
-            let material = Material { facts: load::facts(&rollout), turns, chosen: &chosen };
+            let material = Material { facts: load::facts(&rollout), turns, rules };
             let added = rows.add(&material)?;
             summary.rollouts += 1;
             summary.samples += added.written;

@@ -56,7 +56,7 @@ impl Format for Samples {
 }
 
 fn write_lines(from: &Material, out: &mut Vec<u8>) -> Result<Added, Broken> {
-    let built = trajectory::build(&from.facts, &from.turns, &from.chosen)?;
+    let built = trajectory::build(&from.facts, &from.turns, &from.rules)?;
     for sample in &built.samples {
         let json = serde_json::to_vec(sample)
             .map_err(|error| Broken { of: format!("sample {}", sample.id), what: format!("it is not JSON: {error}") })?;
@@ -81,7 +81,7 @@ impl Columns {
 
 impl Rows for Columns {
     fn add(&mut self, from: &Material) -> Result<Added, ExportError> {
-        let built = trajectory::build(&from.facts, &from.turns, &from.chosen).map_err(|broken| from.broken(broken))?;
+        let built = trajectory::build(&from.facts, &from.turns, &from.rules).map_err(|broken| from.broken(broken))?;
         let written = built.samples.len() as u64;
         self.writer.add(built.samples).map_err(|error| failed(&self.out, error))?;
         Ok(Added { written, left_out: built.left_out })

@@ -114,6 +114,7 @@ impl Memory {
             policy: "default".to_owned(),
             model: "m".to_owned(),
             stream: false,
+            marks: Vec::new(),
             status: CallStatus::Done,
             delivered: Some(true),
             ended_at: None,
@@ -197,7 +198,7 @@ async fn samples_are_one_line_each_and_hold_their_invariants() {
     assert_eq!(row["messages"][3], json!({"role": "assistant", "content": "e"}));
     assert_eq!(names(folder.path()), ["s.jsonl"]);
 
-    let built = movable(build(&store, &store.rollouts[0], &|_| true)).await.unwrap();
+    let built = movable(build(&store, &store.rollouts[0], &|_| true, Drift::Fork)).await.unwrap();
     assert_eq!(serde_json::to_value(&built.samples).unwrap(), json!([row]));
     assert_eq!(built.left_out[0].call_id, failed);
 }

@@ -167,7 +167,10 @@ impl<'a> Driver<'a> {
     }
 
     async fn open(&mut self) -> Outcome<Event> {
-        self.stage.endpoint.open(self.new.clone(), &self.sockets.path().join(sockets::MODEL)).await?;
+        self.stage
+            .endpoint
+            .open(self.new.clone(), &self.prepared.order.spec.signature, &self.sockets.path().join(sockets::MODEL))
+            .await?;
         self.opened = true;
         self.listener = Some(ControlListener::bind(&self.sockets.path().join(sockets::CONTROL))?);
         Ok(Event::Done)

@@ -1,5 +1,6 @@
 //! What the runner needs of whoever serves the model: handed in from above.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use async_trait::async_trait;
@@ -11,8 +12,9 @@ use crate::store::{Finish, NewRollout, Reward, Rollout};
 #[async_trait]
 pub trait ModelEndpoint: Send + Sync {
     /// Keeps a new rollout and serves its model calls, and nothing else, on a unix socket at `socket`, which any user may
-    /// connect to, until the rollout is closed.
-    async fn open(&self, rollout: NewRollout, socket: &Path) -> anyhow::Result<()>;
+    /// connect to, until the rollout is closed. `signature` is what the harness's own calls look like: header names and patterns of
+    /// their values.
+    async fn open(&self, rollout: NewRollout, signature: &BTreeMap<String, String>, socket: &Path) -> anyhow::Result<()>;
 
     /// Keeps a reward.
     async fn reward(&self, reward: Reward) -> anyhow::Result<()>;

@@ -34,6 +34,7 @@ pub use catalog::{Catalog, Harness};
 pub use choice::Choice;
 pub use config::RolloutConfig;
 pub use endpoint::ModelEndpoint;
+pub use outcome::matches_pattern;
 pub use payload::{Builder, PAYLOAD, PayloadError};
 pub use task::{Task, TaskError};
 

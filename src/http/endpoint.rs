@@ -1,6 +1,6 @@
 //! Rollouts' own unix sockets, which serve the model endpoints to their sandboxes and nothing else.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -57,8 +57,9 @@ impl SocketEndpoint {
 
 #[async_trait]
 impl ModelEndpoint for SocketEndpoint {
-    async fn open(&self, rollout: NewRollout, socket: &Path) -> anyhow::Result<()> {
+    async fn open(&self, rollout: NewRollout, signature: &BTreeMap<String, String>, socket: &Path) -> anyhow::Result<()> {
         let rollout = self.http.app.rollouts.create(rollout).await?;
+        self.http.app.rollouts.expect(rollout.id, signature);
         let guard =
             self.listen(rollout.id, socket).with_context(|| format!("making the rollout's socket {}", socket.display()))?;
         self.listening.lock().unwrap_or_else(PoisonError::into_inner).insert(rollout.id, guard);
@@ -80,7 +81,7 @@ impl ModelEndpoint for SocketEndpoint {
         let app = Arc::clone(&self.http.app);
         app.recorder.flush().await?;
         let rollout = app.store.rollout(rollout).await?.with_context(|| format!("there is no rollout {rollout}"))?;
-        let built = crate::export::build(app.store.as_ref(), &rollout, &|policy| app.policies.trained(policy)).await?;
+        let built = crate::export::build(app.store.as_ref(), &rollout, &|policy| app.policies.trained(policy), app.drift).await?;
         Ok(built.drift)
     }
 }

@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use crate::call::{Failure, FailureKind};
 use crate::ids::{RolloutId, RolloutKey};
-use crate::proxy::{Answered, Identity, Live, conversation_of, count, handle, place};
+use crate::proxy::{Answered, Identity, Live, conversation_of, count, handle, marks_of, place};
 use crate::telemetry::now_ms;
 use crate::wire::{self, Target, Wire};
 
@@ -69,7 +69,8 @@ fn call_route(wire: &'static dyn Wire, base: usize) -> axum::routing::MethodRout
                     return counted(wire, count(&http.app, wire, &rollout, &target, body).await);
                 }
                 let coding = compress::wanted(&http, &parts.headers);
-                respond(handle(&http.app, wire, rollout, &target, body).await, coding).await
+                let marks = marks_of(|name| text(&parts, name), rollout.signature());
+                respond(handle(&http.app, wire, rollout, &target, marks, body).await, coding).await
             }
             Err(failure) => refuse(wire, &failure),
         }

@@ -33,6 +33,7 @@ mod server_tests;
 mod sglang_tests;
 #[cfg(test)]
 mod stub;
+mod texts;
 mod tools;
 mod transcript;
 mod version;
@@ -46,6 +47,7 @@ use secrecy::SecretString;
 use crate::call::{Call, Capture, Event, Failure, FailureKind, Rendered, Reply, Sampling, WeightVersion};
 
 pub use reread::reread;
+pub use texts::Texts;
 pub use transcript::{Earlier, Exchange, Found, Transcript};
 
 #[cfg(feature = "exact")]

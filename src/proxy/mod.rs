@@ -2,6 +2,7 @@
 
 mod archive;
 mod conversation;
+mod marks;
 mod place;
 mod recording;
 mod rollouts;
@@ -20,16 +21,18 @@ use tokio_util::task::TaskTracker;
 use tracing::Span;
 use tracing::field::display;
 
-use crate::call::{Call, Failure};
+use crate::call::{Call, Failure, Mark};
 use crate::ids::{CallId, ProcessId};
 use crate::policy::{Answer, NoAnswer, Policy, Prepared, Transcript};
 use crate::record::Recorder;
 use crate::store::Store;
 use crate::telemetry::now_ms;
+use crate::trajectory::Drift;
 use crate::wire::{ReplyHead, Wire};
 
 pub use archive::recall;
 pub use conversation::conversation_of;
+pub use marks::marks_of;
 pub use place::{Identity, named, nameless, place};
 pub use rollouts::{FinishError, Live, Rollouts};
 pub use routes::{Policies, Route};
@@ -59,6 +62,8 @@ pub struct App {
     pub stopping: CancellationToken,
     /// How calls are served.
     pub settings: ProxySettings,
+    /// What becomes of drift in the samples that are given out.
+    pub drift: Drift,
 }
 
 /// How calls are served.
@@ -87,13 +92,15 @@ pub struct Answered {
 /// The type of a whole body.
 const JSON: &str = "application/json";
 
-/// Serves one request: `target` is where it was posted and `body` what the client sent, or why it could not be read.
+/// Serves one request: `target` is where it was posted, `marks` what its headers say, and `body` what the client
+/// sent, or why it could not be read.
 #[tracing::instrument(level = "debug", name = "call", skip_all, fields(call.id, rollout.id = %rollout.id(), wire = wire.name()))]
 pub async fn handle(
     app: &Arc<App>,
     wire: &'static dyn Wire,
     rollout: Arc<Live>,
     target: &str,
+    marks: Vec<Mark>,
     body: Result<Bytes, Refused>,
 ) -> Answered {
     let call_id = CallId::generate();
@@ -107,7 +114,7 @@ pub async fn handle(
         Err(refused) => (refused.begun, Err(refused.failure)),
     };
     let policy = app.policies.choose(rollout.policy(), parsed.as_ref().map_or("", Asked::model));
-    let place = Place { wire, target, choice: 0 };
+    let place = Place { wire, target, marks: &marks, choice: 0 };
     let call = match parsed {
         Ok(Asked::One(call)) => Arc::new(call),
         Ok(Asked::Several(calls)) => {

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::call::{
-    Call, CallEnd, CallStart, CallStatus, Event, Failure, FailureKind, Fold, Raw, RawParts, Reply, Sampling, grouped_name,
+    Call, CallEnd, CallStart, CallStatus, Event, Failure, FailureKind, Fold, Mark, Raw, RawParts, Reply, Sampling, grouped_name,
 };
 use crate::ids::CallId;
 use crate::policy::{Captured, Exchange, Policy, Prepared};
@@ -28,6 +28,8 @@ pub(super) struct Place<'a> {
     pub wire: &'static dyn Wire,
     /// Where the request was posted, below the base URL.
     pub target: &'a str,
+    /// What its headers said.
+    pub marks: &'a [Mark],
     /// The call's place among those of its request.
     pub choice: u32,
 }
@@ -72,6 +74,7 @@ impl Recording {
             policy: policy.name().to_owned(),
             model: call.map(|call| call.model.clone()).unwrap_or_default(),
             stream: call.is_some_and(|call| call.stream),
+            marks: place.marks.to_vec(),
             request,
         });
         let in_flight = Some(rollout.enter());

@@ -1,8 +1,8 @@
 //! Rollouts that take calls: which there are, which calls they have in flight, and their end.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
@@ -35,6 +35,7 @@ pub struct Live {
     id: RolloutId,
     policy: Option<String>,
     sampling: Sampling,
+    signature: OnceLock<BTreeMap<String, String>>,
     ttl: Option<Duration>,
     read_at: AtomicI64,
     last_call_at: AtomicI64,
@@ -60,6 +61,12 @@ impl Live {
     #[must_use]
     pub fn sampling(&self) -> &Sampling {
         &self.sampling
+    }
+
+    /// What its harness's own calls look like: header names and patterns of their values; empty where that is not known.
+    #[must_use]
+    pub fn signature(&self) -> &BTreeMap<String, String> {
+        self.signature.get_or_init(BTreeMap::new)
     }
 
     /// What its calls have said so far, once that was needed.
@@ -92,6 +99,7 @@ impl Live {
             id: rollout.id,
             policy: rollout.policy.clone(),
             sampling: rollout.sampling.clone(),
+            signature: OnceLock::new(),
             ttl: rollout.ttl_s.map(Duration::from_secs),
             read_at: AtomicI64::new(now_ms()),
             last_call_at: AtomicI64::new(rollout.last_call_at.unwrap_or_else(now_ms)),
@@ -130,6 +138,13 @@ impl Rollouts {
             self.keep(&rollout);
         }
         Ok(rollout)
+    }
+
+    /// Notes what the calls of an open rollout look like, before the first of them comes.
+    pub fn expect(&self, id: RolloutId, signature: &BTreeMap<String, String>) {
+        if let Some(live) = lock(&self.live).get(&id) {
+            live.signature.get_or_init(|| signature.clone());
+        }
     }
 
     /// The open rollout of this key.

@@ -80,6 +80,7 @@ mod tests {
             policy: "default".to_owned(),
             model: "m".to_owned(),
             stream: false,
+            marks: Vec::new(),
             request: request.into(),
         });
         let ids = |from: i64, count: i64| (from..from + count).filter_map(|id| u32::try_from(id).ok()).collect::<Vec<_>>();

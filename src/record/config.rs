@@ -2,18 +2,22 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How the recorder queues.
+use crate::trajectory::Drift;
+
+/// How the recorder queues, and how what it recorded is read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RecordConfig {
     /// Writes that may wait for the store; when so many do, calls wait before they begin.
     pub queue: usize,
+    /// What becomes of a prompt that parts from an earlier reply that reads the same.
+    pub drift: Drift,
     /// How many alternatives of each sampled token policies are asked for; they are kept in the raw replies.
     pub top_logprobs: u32,
 }
 
 impl Default for RecordConfig {
     fn default() -> Self {
-        Self { queue: 1024, top_logprobs: 0 }
+        Self { queue: 1024, drift: Drift::default(), top_logprobs: 0 }
     }
 }

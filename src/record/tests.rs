@@ -70,6 +70,7 @@ fn start(rollout_id: RolloutId, bytes: usize) -> Arc<CallStart> {
         policy: "default".into(),
         model: "m".into(),
         stream: false,
+        marks: Vec::new(),
         request: Bytes::from(vec![b'x'; bytes]),
     })
 }

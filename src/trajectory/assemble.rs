@@ -1,45 +1,45 @@
 //! Samples from leaves.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use super::conversation::with_reasoning;
+use super::kind::{Class, Kind};
+use super::realign::{self, Lost};
 use super::sample::{Parent, SCHEMA, Sample, SampleImage, SampleStatus, Span};
-use super::tree::{Key, Tree};
-use super::verdict::{Verdict, cut};
+use super::tree::{Key, Step, Tree};
+use super::verdict::{Verdict, cut, whole};
 use super::{RolloutFacts, Turn};
-use crate::call::{FinishReason, Image, Raw};
+use crate::call::{CallRecord, Capture, FinishReason, Image, Raw, WeightVersion};
 
-/// Writes one sample for each leaf. `said` is whom each turn goes on from by its text.
-pub(super) fn samples(
-    rollout: &RolloutFacts,
-    turns: &[Turn],
-    tree: &Tree<'_>,
-    verdicts: &[Verdict],
-    said: &[Option<usize>],
-    leaves: &[usize],
-) -> Vec<Sample> {
-    let abandoned = abandoned(turns, tree, said);
-    let cut_after = cut_after(turns, tree, said);
+/// What samples are made from beside the turns.
+pub(super) struct Grown<'a> {
+    pub tree: &'a Tree<'a>,
+    pub verdicts: &'a [Verdict],
+    pub classes: &'a [Class],
+    /// Whom each turn goes on from by its text.
+    pub said: &'a [Option<usize>],
+}
+
+/// Writes one sample for each leaf.
+pub(super) fn samples(rollout: &RolloutFacts, turns: &[Turn], grown: &Grown<'_>, leaves: &[usize]) -> Vec<Sample> {
+    let cut_after = cut_after(turns, grown.tree, grown.said);
     let mut trained = HashSet::new();
     let mut claimed = HashMap::new();
     let mut samples = Vec::with_capacity(leaves.len());
     for (index, leaf) in leaves.iter().copied().enumerate() {
-        let chain = tree.chain(leaf);
+        let chain = grown.tree.chain(leaf);
         let last = &turns[leaf];
-        let capture = &last.record.capture;
-        let token_ids = [capture.prompt_ids.as_slice(), &capture.completion_ids].concat();
-        let mut loss_mask = vec![0; token_ids.len()];
-        let mut logprobs = vec![None; token_ids.len()];
-        let mut spans = Vec::new();
-        for turn in chain.iter().copied().filter(|turn| verdicts[*turn].has_span()) {
-            let span = span(&turns[turn], abandoned.contains(&turn));
-            for (slot, logprob) in logprobs[span.start..span.end].iter_mut().zip(&turns[turn].record.capture.logprobs) {
-                *slot = Some(*logprob);
+        let Capture { completion_ids, rendered, .. } = &last.record.capture;
+        let mut tokens = Tokens::new([&last.prompt, completion_ids.as_slice()].concat());
+        let mut kind = None;
+        for placed in placed(&chain, turns, grown.verdicts, &tokens.ids, last.prompt.len()) {
+            let turn = placed.turn;
+            let train = !placed.realigned && grown.verdicts[turn] == Verdict::Trained && trained.insert(turn);
+            tokens.add(&turns[turn], &placed, grown.classes[turn], train);
+            if train && kind != Some(Kind::Main) {
+                kind = Some(grown.classes[turn].kind);
             }
-            if verdicts[turn] == Verdict::Trained && trained.insert(turn) {
-                loss_mask[span.start..span.end].fill(1);
-            }
-            spans.push(span);
         }
         let messages = messages(turns, &chain);
         samples.push(Sample {
@@ -52,23 +52,24 @@ pub(super) fn samples(
             harness: rollout.harness.clone(),
             purpose: rollout.purpose.clone(),
             index: u32::try_from(index).unwrap_or(u32::MAX),
-            prompt_length: loss_mask.iter().position(|mask| *mask == 1).unwrap_or(loss_mask.len()),
-            token_ids,
-            loss_mask,
-            logprobs,
-            spans,
+            kind: kind.unwrap_or(grown.classes[leaf].kind),
+            prompt_length: tokens.mask.iter().position(|mask| *mask == 1).unwrap_or(tokens.mask.len()),
+            token_ids: tokens.ids,
+            loss_mask: tokens.mask,
+            logprobs: tokens.logprobs,
+            spans: tokens.spans,
             reward: rollout.reward,
             rewards: rollout.rewards.clone(),
             outcome: rollout.outcome.clone(),
             status: status(rollout, last, cut_after.contains(&leaf)),
             rollout_mask_total: 0,
             rollout_samples: 0,
-            parent: parent(tree, leaf, index, &mut claimed)
+            parent: parent(grown.tree, leaf, index, &mut claimed)
                 .map(|(sample, at)| Parent { sample_id: id(&turns[leaves[sample]]), at }),
             policy: last.record.policy.clone(),
             model: last.record.model.clone(),
-            tokenizer_hash: None,
-            template_hash: None,
+            tokenizer_hash: rendered.as_ref().map(|rendered| rendered.tokenizer_hash.clone()),
+            template_hash: rendered.as_ref().map(|rendered| rendered.template_hash.clone()),
             images: images(&messages),
             messages,
             tools: last.tools.clone(),
@@ -79,12 +80,98 @@ pub(super) fn samples(
     samples
 }
 
+/// Where a call's reply stands in a sample.
+struct Placed {
+    turn: usize,
+    place: Range<usize>,
+    realigned: bool,
+}
+
+/// Places the replies of a sample's way in its `ids`; those that have a span.
+fn placed(chain: &[Step], turns: &[Turn], verdicts: &[Verdict], ids: &[u32], prompt: usize) -> Vec<Placed> {
+    let exact = |step: &Step| step.agrees >= whole(&turns[step.turn]);
+    // Where the next reply begins that stands as it was sampled.
+    let mut bound = prompt;
+    let mut bounds: Vec<usize> = chain
+        .iter()
+        .rev()
+        .map(|step| {
+            let before = bound;
+            if exact(step) {
+                bound = turns[step.turn].prompt.len();
+            }
+            before
+        })
+        .collect();
+    bounds.reverse();
+    let mut from = 0;
+    let mut placed = Vec::with_capacity(chain.len());
+    for (step, bound) in chain.iter().zip(bounds) {
+        let Turn { record, prompt, .. } = &turns[step.turn];
+        let (start, reply) = (prompt.len(), &record.capture.completion_ids);
+        let found = if exact(step) {
+            Some(start..start + reply.len())
+        } else {
+            realign::place(ids, from, bound, Lost { start, reply, agrees: step.agrees })
+        };
+        let Some(place) = found else { continue };
+        from = place.end;
+        if verdicts[step.turn].has_span() {
+            placed.push(Placed { turn: step.turn, place, realigned: !exact(step) });
+        }
+    }
+    placed
+}
+
+/// A sample's tokens while they are filled in.
+struct Tokens {
+    ids: Vec<u32>,
+    mask: Vec<u8>,
+    logprobs: Vec<Option<f64>>,
+    spans: Vec<Span>,
+}
+
+impl Tokens {
+    fn new(ids: Vec<u32>) -> Self {
+        Self { mask: vec![0; ids.len()], logprobs: vec![None; ids.len()], ids, spans: Vec::new() }
+    }
+
+    /// Adds a call's reply: a span for each set of weights that sampled it.
+    fn add(&mut self, turn: &Turn, placed: &Placed, class: Class, train: bool) {
+        let place = &placed.place;
+        if placed.realigned {
+            self.spans.push(Span { realigned: true, ..span(turn, place.clone(), &turn.record.version, class) });
+            return;
+        }
+        for (slot, logprob) in self.logprobs[place.clone()].iter_mut().zip(&turn.record.capture.logprobs) {
+            *slot = Some(*logprob);
+        }
+        if train {
+            self.mask[place.clone()].fill(1);
+        }
+        let runs = runs(&turn.record);
+        self.spans.extend(runs.map(|(run, version)| span(turn, place.start + run.start..place.start + run.end, version, class)));
+    }
+}
+
+/// The runs of a reply's tokens, each with the weights that sampled it.
+fn runs(record: &CallRecord) -> impl Iterator<Item = (Range<usize>, &WeightVersion)> {
+    let (runs, len) = (&record.capture.runs, record.capture.completion_ids.len());
+    let sound = runs.first().is_some_and(|run| run.start == 0)
+        && runs.windows(2).all(|pair| pair[0].start < pair[1].start)
+        && runs.last().is_some_and(|run| run.start < len);
+    let runs = if sound { runs.as_slice() } else { &[] };
+    let ends = runs.iter().skip(1).map(|run| run.start).chain([len]);
+    let several = runs.iter().zip(ends).map(|(run, end)| (run.start..end, &run.version));
+    several.chain((!sound).then_some((0..len, &record.version)))
+}
+
 /// The conversation up to its last reply, with the reasoning that its tokens have.
-fn messages(turns: &[Turn], chain: &[usize]) -> Vec<Raw> {
+fn messages(turns: &[Turn], chain: &[Step]) -> Vec<Raw> {
     let Some((last, before)) = chain.split_last() else { return Vec::new() };
-    let replies: Vec<&Raw> = before.iter().filter_map(|turn| turns[*turn].record.message.as_ref()).collect();
-    let mut messages = with_reasoning(&turns[*last].messages, &replies);
-    messages.extend(turns[*last].record.message.clone());
+    let replies: Vec<&Raw> = before.iter().filter_map(|step| turns[step.turn].record.message.as_ref()).collect();
+    let mut messages = with_reasoning(&turns[last.turn].messages, &replies);
+    messages.extend(turns[last.turn].record.message.clone());
     messages
 }
 
@@ -93,26 +180,27 @@ fn images(messages: &[Raw]) -> Vec<SampleImage> {
     Image::of_messages(messages).into_iter().map(unplaced).collect()
 }
 
-fn id(leaf: &Turn) -> String {
+pub(super) fn id(leaf: &Turn) -> String {
     format!("smp_{}", leaf.record.id)
 }
 
-fn span(turn: &Turn, abandoned: bool) -> Span {
+fn span(turn: &Turn, place: Range<usize>, version: &WeightVersion, class: Class) -> Span {
     let record = &turn.record;
-    let start = record.capture.prompt_ids.len();
     Span {
         call_id: record.id,
-        start,
-        end: start + record.capture.completion_ids.len(),
-        policy_version: record.version.version.clone(),
-        policy_seq: record.version.seq,
-        version_source: record.version.source,
+        start: place.start,
+        end: place.end,
+        policy_version: version.version.clone(),
+        policy_seq: version.seq,
+        version_source: version.source,
         finish_reason: record.finish,
         sampling: record.sampling_used.clone(),
         logprob_kind: record.capture.logprob_kind,
         constrained: record.capture.constrained,
         rewards: turn.rewards.clone(),
-        abandoned,
+        abandoned: class.abandoned.is_some(),
+        abandoned_as: class.abandoned,
+        realigned: false,
     }
 }
 
@@ -139,25 +227,6 @@ fn parent<'a>(
         claimed.insert((key, place), sample);
     }
     None
-}
-
-/// The turns whose reply was not gone on from, because the same was asked again.
-fn abandoned(turns: &[Turn], tree: &Tree<'_>, said: &[Option<usize>]) -> HashSet<usize> {
-    let gone_on: HashSet<usize> = said.iter().copied().flatten().collect();
-    let mut last_asked: HashMap<_, Vec<usize>> = HashMap::new();
-    let mut abandoned = HashSet::new();
-    for turn in (0..turns.len()).filter(|turn| tree.holds(*turn)) {
-        let record = &turns[turn].record;
-        let asked = last_asked.entry((tree.key(turn), record.capture.prompt_ids.as_slice())).or_default();
-        // Several replies to one request were asked for once.
-        let again = asked.last().is_some_and(|last| turns[*last].record.choice >= record.choice);
-        if again {
-            abandoned.extend(asked.drain(..));
-        }
-        asked.push(turn);
-    }
-    abandoned.retain(|turn| tree.children(*turn).is_empty() && !gone_on.contains(turn));
-    abandoned
 }
 
 /// The turns after which a call without ids broke off and nothing else went on.

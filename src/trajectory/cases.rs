@@ -25,7 +25,7 @@ fn a_call_that_saw_another_image_is_another_conversation() {
         seen(3, &[1, 9, 9, 2, 3, 9, 9, 4, 5], &[6], &[b"c", b"b"]),
         seen(4, &[1, 9, 9, 2, 3, 9, 9, 4, 7], &[8], &[b"a", b"b"]),
     ];
-    let built = build(&facts(), &turns, &|_| true).unwrap();
+    let built = build(&facts(), &turns, &Rules::default()).unwrap();
     let spans: Vec<Vec<u128>> =
         built.samples.iter().map(|sample| sample.spans.iter().map(|span| span.call_id.0.as_u128() - 100).collect()).collect();
     assert_eq!(spans, [vec![1, 2, 4], vec![3]]);
@@ -65,6 +65,7 @@ pub(super) fn turn(number: u32, prompt: &[u32], reply: &[u32]) -> Turn {
         policy: "default".to_owned(),
         model: "m".to_owned(),
         stream: true,
+        marks: Vec::new(),
         status: CallStatus::Done,
         delivered: Some(true),
         ended_at: Some(i64::from(number) + 1),
@@ -76,7 +77,7 @@ pub(super) fn turn(number: u32, prompt: &[u32], reply: &[u32]) -> Turn {
         capture: Capture {
             level: CaptureLevel::Full,
             reason: None,
-            prompt_ids: prompt.to_vec(),
+            prompt_ids: Vec::new(),
             completion_ids: reply.to_vec(),
             logprobs,
             logprob_kind: LogprobKind::Raw,
@@ -91,33 +92,40 @@ pub(super) fn turn(number: u32, prompt: &[u32], reply: &[u32]) -> Turn {
         version: WeightVersion { version: Some("v1".to_owned()), seq: 1, source: Some(VersionSource::Polled) },
         notes: Vec::new(),
     };
-    Turn { record, messages: Vec::new(), tools: Vec::new(), trained: true, rewards: BTreeMap::new() }
+    Turn {
+        record,
+        prompt: prompt.to_vec().into(),
+        messages: Vec::new(),
+        tools: Vec::new(),
+        trained: true,
+        rewards: BTreeMap::new(),
+    }
 }
 
-fn user(text: &str) -> Raw {
+pub(super) fn user(text: &str) -> Raw {
     Raw::from_value(&json!({"role": "user", "content": text}))
 }
 
-fn assistant(text: &str) -> Raw {
+pub(super) fn assistant(text: &str) -> Raw {
     Raw::from_value(&json!({"role": "assistant", "content": text}))
 }
 
 /// With its conversation as text.
-fn saying(mut turn: Turn, messages: &[Raw], reply: &Raw) -> Turn {
+pub(super) fn saying(mut turn: Turn, messages: &[Raw], reply: &Raw) -> Turn {
     turn.messages = messages.to_vec();
     turn.record.message = Some(reply.clone());
     turn
 }
 
-fn built(turns: &[Turn]) -> Built {
-    build(&facts(), turns, &|_| true).unwrap()
+pub(super) fn built(turns: &[Turn]) -> Built {
+    build(&facts(), turns, &Rules::default()).unwrap()
 }
 
-fn tokens(built: &Built) -> Vec<(&[u32], &[u8])> {
+pub(super) fn tokens(built: &Built) -> Vec<(&[u32], &[u8])> {
     built.samples.iter().map(|sample| (sample.token_ids.as_slice(), sample.loss_mask.as_slice())).collect()
 }
 
-fn reasons(built: &Built) -> Vec<(u128, Reason)> {
+pub(super) fn reasons(built: &Built) -> Vec<(u128, Reason)> {
     built.left_out.iter().map(|left| (left.call_id.0.as_u128() - 100, left.reason)).collect()
 }
 
@@ -148,7 +156,7 @@ fn every_field_of_the_contract_is_there_in_its_order_and_reads_back() {
     let names = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
     assert_eq!(
         names(&value),
-        "schema id rollout_id rollout_index group_id task_id harness purpose index token_ids loss_mask logprobs prompt_length spans \
+        "schema id rollout_id rollout_index group_id task_id harness purpose index kind token_ids loss_mask logprobs prompt_length spans \
          reward rewards outcome status rollout_mask_total rollout_samples parent policy model tokenizer_hash template_hash messages \
          tools images metadata"
     );
@@ -308,14 +316,14 @@ fn a_reply_that_comes_back_as_other_tokens_is_drift_and_forks_once() {
 
     // A reply that was edited is a branch, not drift.
     let edited = saying(turn(2, &[1, 2, 3, 9, 6], &[7]), &[ask, assistant("x"), more], &assistant("d"));
-    assert_eq!(build(&facts(), &[first, edited], &|_| true).unwrap().drift, 0);
+    assert_eq!(build(&facts(), &[first, edited], &Rules::default()).unwrap().drift, 0);
 }
 
 #[test]
 fn status_tells_how_a_conversation_ended() {
     let status = |turns: &[Turn], outcome: &str| {
         let facts = RolloutFacts { outcome: Some(outcome.to_owned()), ..facts() };
-        build(&facts, turns, &|_| true).unwrap().samples.iter().map(|sample| sample.status).collect::<Vec<_>>()
+        build(&facts, turns, &Rules::default()).unwrap().samples.iter().map(|sample| sample.status).collect::<Vec<_>>()
     };
     let first = saying(turn(1, &[1], &[2]), &[user("a")], &assistant("b"));
     assert_eq!(status(std::slice::from_ref(&first), "passed"), [SampleStatus::Complete]);
@@ -330,7 +338,7 @@ fn status_tells_how_a_conversation_ended() {
     let mut lost = saying(turn(2, &[], &[]), &[user("a"), assistant("b"), user("c")], &assistant(""));
     lost.record.status = CallStatus::Interrupted;
     lost.record.capture = Capture::default();
-    assert_eq!(needs(&[&first.record, &lost.record]), Needs::All);
+    assert_eq!(needs(&[first.clone(), lost.clone()]), Needs::All);
     assert_eq!(status(&[first.clone(), lost.clone()], "passed"), [SampleStatus::Aborted]);
     let after = saying(turn(3, &[1, 2, 3], &[4]), &[user("a"), assistant("b"), user("c")], &assistant("d"));
     assert_eq!(status(&[first, lost, after], "passed"), [SampleStatus::Complete]);
@@ -341,7 +349,7 @@ fn a_filtered_call_is_context_and_named() {
     let mut old = turn(1, &[1], &[2]);
     old.record.version.seq = 0;
     let turns = [old, turn(2, &[1, 2, 3], &[4])];
-    let built = build(&facts(), &turns, &|record| record.version.seq >= 1).unwrap();
+    let built = build(&facts(), &turns, &Rules { chosen: &|record| record.version.seq >= 1, ..Rules::default() }).unwrap();
     assert_eq!(tokens(&built), [(&[1, 2, 3, 4][..], &[0, 0, 0, 1][..])]);
     assert_eq!(reasons(&built), [(1, Reason::Filtered)]);
 }
@@ -352,7 +360,7 @@ type Tamper<'a> = &'a dyn Fn(&mut Vec<Sample>);
 fn a_sample_that_was_tampered_with_is_found() {
     let samples = built(&[turn(1, &[1], &[2, 3]), turn(2, &[1, 2, 3, 4], &[5]), turn(3, &[1, 9], &[8])]).samples;
     assert_eq!(check(&samples), Ok(()));
-    let tamperings: [Tamper<'_>; 12] = [
+    let tamperings: [Tamper<'_>; 15] = [
         &|s| s[0].schema.clear(),
         &|s| s[0].loss_mask[0] = 1,
         &|s| s[0].loss_mask[1] = 0,
@@ -365,6 +373,9 @@ fn a_sample_that_was_tampered_with_is_found() {
         &|s| s[1].id = s[0].id.clone(),
         &|s| s[0].spans[0].constrained = true,
         &|s| drop(s.pop()),
+        &|s| s[0].spans[0].realigned = true,
+        &|s| s[0].spans[1].call_id = s[0].spans[0].call_id,
+        &|s| s[0].spans[0].end -= 1,
     ];
     for (number, tamper) in tamperings.iter().enumerate() {
         let mut tampered = samples.clone();

@@ -18,25 +18,76 @@ use crate::call::Raw;
 /// `counts` says which turns may be gone on from. Turns of different policies don't go on from each other.
 #[must_use]
 pub fn parents(turns: &[Turn], counts: &dyn Fn(&Turn) -> bool) -> Vec<Option<usize>> {
-    let mut ends: HashMap<(u64, &str, &str), usize> = HashMap::new();
-    let mut seen: HashMap<u64, u64> = HashMap::new();
-    let mut found = Vec::with_capacity(turns.len());
-    for (index, turn) in turns.iter().enumerate() {
-        let (policy, model) = (turn.record.policy.as_str(), turn.record.model.as_str());
-        let mut parent = None;
-        let mut said = 0;
-        for message in &turn.messages {
-            // A message is resent with every later turn, mostly byte for byte, so each is read once.
-            let key = *seen.entry(hash(&message.as_bytes())).or_insert_with(|| meaning(message));
-            said = hash(&(said, key));
-            parent = ends.get(&(said, policy, model)).copied().or(parent);
+    Threads::read(turns, counts).parents
+}
+
+/// The turns by what was said, each message by what it means. Turns without messages are in none.
+#[derive(Debug, Default)]
+pub(super) struct Threads {
+    /// The earlier turn whose request and reply each one's request begins with: the longest such.
+    pub parents: Vec<Option<usize>>,
+    /// The last earlier turn whose request said just the same.
+    pub again: Vec<Option<usize>>,
+    /// The last earlier turn whose whole request each one's begins with, and of how many messages; none where it is
+    /// the same request.
+    pub within: Vec<Option<(usize, usize)>>,
+    /// A number for the first message that no system wrote: what the conversation is about.
+    pub openings: Vec<Option<u64>>,
+}
+
+impl Threads {
+    /// Reads the turns; `counts` says which may be gone on from.
+    pub(super) fn read(turns: &[Turn], counts: &dyn Fn(&Turn) -> bool) -> Self {
+        let mut threads = Self::default();
+        let mut ends: HashMap<(u64, &str, &str), usize> = HashMap::new();
+        let mut asked: HashMap<(u64, &str, &str), usize> = HashMap::new();
+        let mut seen: HashMap<u64, (u64, bool)> = HashMap::new();
+        for (index, turn) in turns.iter().enumerate() {
+            let (policy, model) = (turn.record.policy.as_str(), turn.record.model.as_str());
+            let (mut parent, mut within, mut opening) = (None, None, None);
+            let (mut said, last) = (0, turn.messages.len());
+            for (place, message) in turn.messages.iter().enumerate() {
+                // A message is resent with every later turn, mostly byte for byte, so each is read once.
+                let read = || (meaning(message), matches!(role(message).as_str(), "system" | "developer"));
+                let (key, system) = *seen.entry(hash(&message.as_bytes())).or_insert_with(read);
+                opening = opening.or((!system).then_some(key));
+                said = hash(&(said, key));
+                parent = ends.get(&(said, policy, model)).copied().or(parent);
+                if place + 1 < last {
+                    within = asked.get(&(said, policy, model)).map(|turn| (*turn, place + 1)).or(within);
+                }
+            }
+            threads.parents.push(parent);
+            threads.within.push(within);
+            threads.openings.push(opening);
+            threads.again.push(if last == 0 { None } else { asked.insert((said, policy, model), index) });
+            if let (Some(reply), true, false) = (&turn.record.message, counts(turn), turn.messages.is_empty()) {
+                ends.insert((hash(&(said, meaning(reply))), policy, model), index);
+            }
         }
-        found.push(parent);
-        if let (Some(reply), true, false) = (&turn.record.message, counts(turn), turn.messages.is_empty()) {
-            ends.insert((hash(&(said, meaning(reply))), policy, model), index);
-        }
+        threads
     }
-    found
+}
+
+/// Who says a message.
+pub(super) fn role(message: &Raw) -> String {
+    message.read::<Said>().map(|said| said.role.into_owned()).unwrap_or_default()
+}
+
+/// The text of a message's content; parts that are no text are left out.
+pub(super) fn text(message: &Raw) -> String {
+    let Some(content) = message.read::<Said>().ok().and_then(|said| said.content) else { return String::new() };
+    let content = content.get();
+    if let Ok(text) = serde_json::from_str::<String>(content) {
+        return text;
+    }
+    let parts: Vec<&RawValue> = serde_json::from_str(content).unwrap_or_default();
+    parts.iter().filter_map(|part| serde_json::from_str::<TextPart<'_>>(part.get()).ok()).map(|part| part.text).collect()
+}
+
+/// Whether a message calls tools.
+pub(super) fn calls_tools(message: &Raw) -> bool {
+    message.read::<Said>().is_ok_and(|said| said.tool_calls.is_some_and(|calls| !calls.is_empty()))
 }
 
 /// Gives each message a number that is equal where the messages say the same: role, text, tool names, arguments as JSON values.

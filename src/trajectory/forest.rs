@@ -64,7 +64,12 @@ impl<'a> Tokens<'a> {
             if len == 0 {
                 return shared;
             }
-            let same = if x[..len] == y[..len] { len } else { x.iter().zip(y).take_while(|(x, y)| x == y).count() };
+            // Prompts of one conversation lie in one place.
+            let same = if x.as_ptr() == y.as_ptr() || x[..len] == y[..len] {
+                len
+            } else {
+                x.iter().zip(y).take_while(|(x, y)| x == y).count()
+            };
             shared += same;
             if same < len {
                 return shared;
@@ -83,11 +88,20 @@ impl<'a> Forest<'a> {
         Self { segments: vec![Segment::default()], added: HashMap::new() }
     }
 
-    /// Adds a turn. `prefer` picks among turns whose sequences are the same to the last token, which one it goes on from.
-    pub(super) fn add(&mut self, turn: usize, prompt: &'a [u32], reply: &'a [u32], prefer: &dyn Fn(&[usize]) -> Option<usize>) {
-        let mut at = 0;
-        let mut rest = Tokens(prompt, reply);
-        let mut parent = None;
+    /// Adds a turn. `after` is a turn whose whole sequence its prompt is known to begin with, from where it is looked for. `prefer`
+    /// picks among turns whose sequences are the same to the last token, which one it goes on from.
+    pub(super) fn add(
+        &mut self,
+        turn: usize,
+        after: Option<usize>,
+        (prompt, reply): (&'a [u32], &'a [u32]),
+        prefer: &dyn Fn(&[usize]) -> Option<usize>,
+    ) {
+        let (mut at, mut parent) = (0, None);
+        if let Some(place) = after.and_then(|after| self.added.get(&after)) {
+            (at, parent) = (place.segment, prefer(&self.segments[place.segment].ends).or(place.parent));
+        }
+        let mut rest = Tokens(prompt, reply).split(self.segments[at].depth).1;
         while let Some(child) = rest.first().and_then(|first| self.segments[at].children.get(&first).copied()) {
             let run = self.segments[child].tokens;
             let shared = run.common(rest);

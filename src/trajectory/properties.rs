@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::cases::{facts, turn};
+use super::cases::{assistant, facts, turn, user};
 use super::*;
 use crate::call::{CallStatus, CaptureLevel};
 
@@ -18,7 +18,7 @@ struct Step {
     fate: u8,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Begin,
     GoOn,
@@ -36,7 +36,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn whole(turn: &Turn) -> Vec<u32> {
-    [turn.record.capture.prompt_ids.as_slice(), &turn.record.capture.completion_ids].concat()
+    [&turn.prompt, turn.record.capture.completion_ids.as_slice()].concat()
 }
 
 fn turns(steps: &[Step]) -> Vec<Turn> {
@@ -46,7 +46,7 @@ fn turns(steps: &[Step]) -> Vec<Turn> {
         let prompt = match (step.kind, of) {
             (Kind::Begin, _) | (_, None) => step.new.clone(),
             (Kind::GoOn, Some(of)) => [whole(of), step.new.clone()].concat(),
-            (Kind::Retry, Some(of)) => of.record.capture.prompt_ids.clone(),
+            (Kind::Retry, Some(of)) => of.prompt.to_vec(),
             (Kind::Branch, Some(of)) => {
                 let tokens = whole(of);
                 [&tokens[..step.cut % (tokens.len() + 1)], &step.new].concat()
@@ -80,11 +80,9 @@ fn turns(steps: &[Step]) -> Vec<Turn> {
 fn gone_on(turns: &[Turn], index: usize) -> bool {
     let of = &turns[index];
     let tokens = whole(of);
-    turns[index + 1..].iter().any(|later| {
-        verdict::has_ids(&later.record)
-            && later.record.policy == of.record.policy
-            && later.record.capture.prompt_ids.starts_with(&tokens)
-    })
+    turns[index + 1..]
+        .iter()
+        .any(|later| verdict::has_ids(later) && later.record.policy == of.record.policy && later.prompt.starts_with(&tokens))
 }
 
 proptest! {
@@ -93,7 +91,7 @@ proptest! {
     #[test]
     fn each_call_is_trained_in_one_sample_or_left_out(steps in steps()) {
         let turns = turns(&steps);
-        let built = build(&facts(), &turns, &|_| true).map_err(|broken| TestCaseError::fail(broken.to_string()))?;
+        let built = build(&facts(), &turns, &Rules::default()).map_err(|broken| TestCaseError::fail(broken.to_string()))?;
         prop_assert_eq!(check(&built.samples), Ok(()));
         for (index, turn) in turns.iter().enumerate() {
             let record = &turn.record;
@@ -127,7 +125,7 @@ proptest! {
     #[test]
     fn a_sample_is_the_whole_sequence_of_its_last_call(steps in steps()) {
         let turns = turns(&steps);
-        let built = build(&facts(), &turns, &|_| true).map_err(|broken| TestCaseError::fail(broken.to_string()))?;
+        let built = build(&facts(), &turns, &Rules::default()).map_err(|broken| TestCaseError::fail(broken.to_string()))?;
         for sample in &built.samples {
             let last = turns.iter().find(|turn| sample.id == format!("smp_{}", turn.record.id));
             prop_assert_eq!(last.map(whole), Some(sample.token_ids.clone()));
@@ -138,14 +136,13 @@ proptest! {
     #[test]
     fn a_call_goes_on_from_the_longest_whole_sequence(steps in steps()) {
         let turns = turns(&steps);
-        let records: Vec<&CallRecord> = turns.iter().map(|turn| &turn.record).collect();
-        let tree = Tree::grow(&records);
-        for (index, later) in turns.iter().enumerate().filter(|(_, turn)| verdict::has_ids(&turn.record)) {
+        let tree = Tree::grow(&turns);
+        for (index, later) in turns.iter().enumerate().filter(|(_, turn)| verdict::has_ids(turn)) {
             let slow = turns[..index].iter().filter(|turn| {
-                verdict::has_ids(&turn.record)
+                verdict::has_ids(turn)
                     && turn.record.policy == later.record.policy
                     && !turn.record.capture.completion_ids.is_empty()
-                    && later.record.capture.prompt_ids.starts_with(&whole(turn))
+                    && later.prompt.starts_with(&whole(turn))
             }).map(|turn| whole(turn).len()).max();
             prop_assert_eq!(tree.parent(index).map(|parent| whole(&turns[parent]).len()), slow);
             for (other, turn) in turns.iter().enumerate().filter(|(other, _)| tree.holds(*other)) {
@@ -155,5 +152,57 @@ proptest! {
                 prop_assert_eq!(tree.shared(index, other), shared);
             }
         }
+    }
+
+    #[test]
+    fn prompts_that_share_their_tokens_give_the_same(steps in steps()) {
+        let turns = turns(&steps);
+        let records = turns.iter().map(|turn| {
+            let mut record = turn.record.clone();
+            record.capture.prompt_ids = turn.prompt.to_vec();
+            record
+        });
+        let mut shared = super::turns(records.collect());
+        for (shared, turn) in shared.iter_mut().zip(&turns) {
+            shared.trained = turn.trained;
+            prop_assert_eq!(&shared.prompt[..], &turn.prompt[..]);
+        }
+        let built = |turns: &[Turn]| build(&facts(), turns, &Rules::default());
+        prop_assert_eq!(built(&shared), built(&turns));
+    }
+
+    #[test]
+    fn realigned_drift_keeps_the_invariants(steps in steps()) {
+        let mut turns = turns(&steps);
+        speak(&mut turns, &steps);
+        let realigned = build(&facts(), &turns, &Rules { drift: Drift::Realign, ..Rules::default() });
+        let realigned = realigned.map_err(|broken| TestCaseError::fail(broken.to_string()))?;
+        let forked = build(&facts(), &turns, &Rules::default()).map_err(|broken| TestCaseError::fail(broken.to_string()))?;
+        prop_assert_eq!(check(&realigned.samples), Ok(()));
+        prop_assert_eq!(realigned.drift, forked.drift);
+        // What is lost by it is named, and nothing else is.
+        let left_out: Vec<_> = realigned.left_out.iter().filter(|left| left.reason != Reason::Realigned).collect();
+        prop_assert_eq!(left_out, forked.left_out.iter().collect::<Vec<_>>());
+    }
+}
+
+/// Gives each turn a conversation: one goes on from the turn that its step is about as text, whatever became of the tokens.
+fn speak(turns: &mut [Turn], steps: &[Step]) {
+    for index in 0..turns.len() {
+        let step = &steps[index];
+        let before = (index > 0).then(|| step.of % index);
+        let mut messages = match (step.kind, before) {
+            (Kind::Begin, _) | (_, None) => Vec::new(),
+            (Kind::Retry, Some(of)) => turns[of].messages.clone(),
+            (Kind::GoOn | Kind::Branch, Some(of)) => {
+                let reply = turns[of].record.message.clone();
+                turns[of].messages.iter().cloned().chain(reply).collect()
+            }
+        };
+        if step.kind != Kind::Retry || before.is_none() {
+            messages.push(user(&format!("{:?}", step.new)));
+        }
+        turns[index].messages = messages;
+        turns[index].record.message = Some(assistant(&format!("{:?}", step.reply)));
     }
 }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::abandoned::Abandoned;
+use super::kind::Kind;
 use crate::call::{FinishReason, ImageHash, LogprobKind, Raw, Sampling, VersionSource};
 use crate::ids::{CallId, RolloutId};
 
@@ -27,6 +29,8 @@ pub struct Sample {
     pub purpose: String,
     /// The sample's place among those of its rollout.
     pub index: u32,
+    /// What its trained calls are to the rollout: `main` if any of them is, else what the last is.
+    pub kind: Kind,
     /// The whole sequence: prompt and everything after.
     pub token_ids: Vec<u32>,
     /// One for each token: 1 was sampled by the policy and is trained by this sample.
@@ -48,9 +52,9 @@ pub struct Sample {
     pub parent: Option<Parent>,
     pub policy: String,
     pub model: String,
-    /// Null until Gleaner tokenizes itself.
+    /// What ids mean (`tokens = "exact"`); null where the server tokenizes.
     pub tokenizer_hash: Option<String>,
-    /// Null until Gleaner renders templates itself.
+    /// The chat template (`tokens = "exact"`); null where the server renders it.
     pub template_hash: Option<String>,
     /// The same conversation as text, in chat completions' form, reasoning kept.
     pub messages: Vec<Raw>,
@@ -60,7 +64,7 @@ pub struct Sample {
     pub metadata: Map<String, Value>,
 }
 
-/// Tokens that one call sampled.
+/// Tokens that one call sampled with one set of weights: a call across a change of weights has several, one after the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Span {
     pub call_id: CallId,
@@ -79,9 +83,15 @@ pub struct Span {
     pub constrained: bool,
     /// Rewards of this call alone.
     pub rewards: BTreeMap<String, f64>,
-    /// The reply was delivered whole, and the harness asked the same again.
+    /// The reply was not gone on from although the harness went on.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub abandoned: bool,
+    /// How that came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub abandoned_as: Option<Abandoned>,
+    /// A later prompt has other tokens for what the call sampled; they stand here, were not sampled, and are not trained.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub realigned: bool,
 }
 
 /// An image of a sample's conversation.
@@ -137,6 +147,7 @@ pub enum Reason {
     LogprobsIncomplete,
     /// Drawn under a grammar.
     Constrained,
+    /// Later prompts have other tokens for it.
     Realigned,
     /// Nothing was sampled.
     NoOutput,
@@ -145,11 +156,15 @@ pub enum Reason {
     /// The process that served the call died.
     Interrupted,
     UpstreamError,
+    /// It does not look like its harness's own.
     Foreign,
+    /// Left out by its kind.
     SideCall,
+    /// Left out because its reply was not gone on from.
     Abandoned,
     /// The policy is one that is not trained.
     UntrainedPolicy,
+    /// Its sample has too many tokens.
     OverLength,
     /// A filter of the export left it out.
     Filtered,

@@ -39,6 +39,16 @@ pub(super) fn rendered(branches: &[Branch], paint: Paint) -> String {
     format!("\n{}", table(&["branch", "begins with call", "why"], &branches.iter().map(row).collect::<Vec<_>>(), paint))
 }
 
+/// Where the messages of a call part from those of another.
+pub(super) fn difference(one: &CallView, two: &CallView) -> String {
+    let (one, two) = (Said::of(one), Said::of(two));
+    let (earlier, later) = if one.messages.len() <= two.messages.len() { (one, two) } else { (two, one) };
+    if later.messages.iter().zip(earlier.after()).all(|(a, b)| a == b) && later.messages.len() > earlier.messages.len() {
+        return format!("call {} goes on from call {}", later.id, earlier.id);
+    }
+    format!("of call {}: {}", later.id, why(&later, &[earlier]))
+}
+
 /// What a call's request said, and the reply, without what no model reads: ids, and in which of two ways a text is written.
 #[derive(Debug)]
 struct Said {

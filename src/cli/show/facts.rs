@@ -9,7 +9,7 @@ use crate::call::CallRecord;
 use crate::http::api::rfc3339;
 use crate::ids::CallId;
 use crate::store::Rollout;
-use crate::trajectory::{Built, LeftOut, Sample};
+use crate::trajectory::{Built, Class, LeftOut, Sample};
 
 /// What is known of the rollout itself.
 pub(super) fn rollout(rollout: &Rollout, built: &Built, paint: Paint) -> String {
@@ -59,22 +59,28 @@ pub(super) fn calls(records: &[CallRecord], built: &Built, paint: Paint) -> Stri
         return "no calls\n".to_owned();
     }
     let left_out: BTreeMap<CallId, &LeftOut> = built.left_out.iter().map(|left| (left.call_id, left)).collect();
-    let head = ["call", "started", "took", "wire", "level", "prompt", "sampled", "finish", "left out", "why"];
-    let rows: Vec<Vec<String>> = records.iter().map(|record| row(record, left_out.get(&record.id).copied())).collect();
+    let classes: BTreeMap<CallId, Class> = built.classes.iter().copied().collect();
+    let head = ["call", "started", "took", "wire", "kind", "level", "prompt", "sampled", "finish", "left out", "why"];
+    let row = |record: &CallRecord| {
+        row(record, left_out.get(&record.id).copied(), classes.get(&record.id).copied().unwrap_or_default())
+    };
+    let rows: Vec<Vec<String>> = records.iter().map(row).collect();
     table(&head, &rows, paint)
 }
 
-fn row(record: &CallRecord, left_out: Option<&LeftOut>) -> Vec<String> {
+fn row(record: &CallRecord, left_out: Option<&LeftOut>, class: Class) -> Vec<String> {
     let prompt = record.usage.map_or(record.capture.prompt_ids.len() as u64, |usage| usage.prompt_tokens);
     let sampled = record.usage.map_or(record.capture.completion_ids.len() as u64, |usage| usage.completion_tokens);
     let failure = record.failure.as_ref().map(|failure| format!("{}: {}", name_of(&failure.kind), failure.message));
     let detail = left_out.and_then(|left| left.detail.clone());
-    let why = failure.or_else(|| record.capture.reason.clone()).or(detail).unwrap_or_default();
+    let why = failure.or(detail).or_else(|| record.capture.reason.clone()).unwrap_or_default();
+    let abandoned = class.abandoned.map_or_else(String::new, |how| format!(", {}", how.name()));
     vec![
         record.id.to_string(),
         rfc3339(record.started_at).chars().skip(11).take(8).collect(),
         record.ended_at.map_or_else(String::new, |ended| duration(ended - record.started_at)),
         record.wire.clone(),
+        format!("{}{abandoned}", class.kind.name()),
         record.capture.level.name().to_owned(),
         prompt.to_string(),
         sampled.to_string(),
@@ -95,6 +101,7 @@ pub(super) fn samples(samples: &[Sample], paint: Paint) -> String {
             let parent = sample.parent.as_ref().map(|parent| format!("{} at {}", parent.sample_id, parent.at));
             vec![
                 sample.id.clone(),
+                sample.kind.name().to_owned(),
                 name_of(&sample.status),
                 sample.token_ids.len().to_string(),
                 trained(sample).to_string(),
@@ -103,7 +110,7 @@ pub(super) fn samples(samples: &[Sample], paint: Paint) -> String {
             ]
         })
         .collect();
-    table(&["sample", "status", "tokens", "trained", "spans", "branch of"], &rows, paint)
+    table(&["sample", "kind", "status", "tokens", "trained", "spans", "branch of"], &rows, paint)
 }
 
 fn trained(sample: &Sample) -> usize {

@@ -23,7 +23,10 @@ pub(super) async fn turns(
     let mut earlier = Earlier::new(store, rollout);
     for turn in turns.iter_mut().filter(|turn| has_tokens(&turn.record)) {
         match reread(store, &turn.record, &mut earlier).await {
-            Ok(Ok(capture)) => turn.record.capture = capture,
+            Ok(Ok(mut capture)) => {
+                turn.prompt = std::mem::take(&mut capture.prompt_ids).into();
+                turn.record.capture = capture;
+            }
             Ok(Err(what)) | Err(StoreError::Other(what)) => {
                 report.differs(Some(rollout), format!("call {}: its raw bytes can't be read: {what}", turn.record.id));
             }

@@ -20,7 +20,7 @@ use super::{ExportError, Filter};
 use crate::call::CallRecord;
 use crate::policy::Policy;
 use crate::store::{Rollout, Store, StoreError};
-use crate::trajectory::{self, Built, Sample, Turn};
+use crate::trajectory::{self, Built, Rules, Sample, Turn};
 
 pub use report::{Difference, Gap, Group, Report, Worst};
 
@@ -119,6 +119,8 @@ impl Audit<'_> {
 
     fn built(&self, rollout: &Rollout, turns: &[Turn]) -> Result<Built, String> {
         let chosen = |record: &CallRecord| self.filter.chooses(record);
-        trajectory::build(&load::facts(rollout), turns, &chosen).map_err(|broken| broken.to_string())
+        let filter = self.filter;
+        let rules = Rules { drift: filter.drift, chosen: &chosen, without: &filter.without, max_tokens: filter.max_tokens };
+        trajectory::build(&load::facts(rollout), turns, &rules).map_err(|broken| broken.to_string())
     }
 }

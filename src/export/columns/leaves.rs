@@ -34,6 +34,7 @@ pub(super) static LEAVES: &[(&str, Leaf)] = &[
     ("harness", Text(|s, c| c.maybe(s.harness.as_deref().map(text)))),
     ("purpose", Text(|s, c| c.one(text(&s.purpose)))),
     ("index", Int64(|s, c| c.one(s.index.into()))),
+    ("kind", Text(|s, c| c.one(name(s.kind).unwrap_or_default()))),
     // That ids fit was seen when the sample was added.
     ("token_ids.list.element", Int32(|s, c| c.list(s.token_ids.iter().map(|id| id.cast_signed())))),
     ("loss_mask.list.element", Int32(|s, c| c.list(s.loss_mask.iter().map(|mask| i32::from(*mask))))),
@@ -52,6 +53,8 @@ pub(super) static LEAVES: &[(&str, Leaf)] = &[
     ("spans.list.element.rewards.list.element.name", Text(|s, c| c.lists(spans(s, |span| names(&span.rewards))))),
     ("spans.list.element.rewards.list.element.value", Double(|s, c| c.lists(spans(s, |span| span.rewards.values().copied())))),
     ("spans.list.element.abandoned", Bool(|s, c| c.list(spans(s, |span| span.abandoned)))),
+    ("spans.list.element.abandoned_as", Text(|s, c| c.nullables(spans(s, |span| span.abandoned_as.and_then(name))))),
+    ("spans.list.element.realigned", Bool(|s, c| c.list(spans(s, |span| span.realigned)))),
     ("reward", Double(|s, c| c.maybe(s.reward))),
     ("rewards.list.element.name", Text(|s, c| c.list(names(&s.rewards)))),
     ("rewards.list.element.value", Double(|s, c| c.list(s.rewards.values().copied()))),

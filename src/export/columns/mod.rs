@@ -43,6 +43,7 @@ message sample {
   optional binary harness (STRING);
   required binary purpose (STRING);
   required int64 index;
+  required binary kind (STRING);
   required group token_ids (LIST) { repeated group list { required int32 element; } }
   required group loss_mask (LIST) { repeated group list { required int32 element (INTEGER(8,true)); } }
   required group logprobs (LIST) { repeated group list { optional double element; } }
@@ -63,6 +64,8 @@ message sample {
       required double value;
     } } }
     required boolean abandoned;
+    optional binary abandoned_as (STRING);
+    required boolean realigned;
   } } }
   optional double reward;
   required group rewards (LIST) { repeated group list { required group element {

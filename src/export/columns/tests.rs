@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::call::{FinishReason, ImageHash, LogprobKind, Raw, Sampling, VersionSource};
 use crate::ids::{CallId, RolloutId};
-use crate::trajectory::{Parent, SampleImage, SampleStatus, Span};
+use crate::trajectory::{Abandoned, Kind, Parent, SampleImage, SampleStatus, Span};
 
 /// A sample in which every field has something.
 fn full() -> Sample {
@@ -25,6 +25,8 @@ fn full() -> Sample {
         constrained: false,
         rewards: rewards.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
         abandoned: true,
+        abandoned_as: Some(Abandoned::Retry),
+        realigned: true,
     };
     Sample {
         schema: SCHEMA.to_owned(),
@@ -36,6 +38,7 @@ fn full() -> Sample {
         harness: Some("codex".to_owned()),
         purpose: "train".to_owned(),
         index: 0,
+        kind: Kind::Subagent,
         token_ids: vec![1, 0, 151_643, i32::MAX.cast_unsigned(), 5, 6],
         loss_mask: vec![0, 1, 1, 0, 0, 1],
         logprobs: vec![None, Some(-0.0), Some(-1.234_567_890_123_456_7e-300), None, None, Some(-0.1)],
@@ -75,6 +78,8 @@ fn bare() -> Sample {
         sampling: Sampling::default(),
         rewards: BTreeMap::new(),
         abandoned: false,
+        abandoned_as: None,
+        realigned: false,
         ..full().spans.remove(0)
     };
     Sample {

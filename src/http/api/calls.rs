@@ -57,9 +57,11 @@ pub(super) async fn list(
     let size = page_size(page.limit) as usize;
     let rollout = known(app.store.rollout(id).await?, "rollout", id)?;
     let (records, next) = cut(app.store.calls(id).await?, after, size)?;
+    let classes = crate::export::classes(app.store.as_ref(), &rollout).await?;
     let mut calls = Vec::with_capacity(records.len());
     for record in records {
-        calls.push(whole(app.store.as_ref(), record, &rollout).await?);
+        let class = classes.get(&record.id).copied().unwrap_or_default();
+        calls.push(whole(app.store.as_ref(), record, &rollout).await?.classed(class));
     }
     Ok(Json(CallPage { calls, next: next.map(|id| id.to_string()) }))
 }

@@ -76,5 +76,5 @@ fn known<T>(found: Option<T>, kind: &str, id: impl Display) -> Result<T, Problem
 async fn built(app: &App, rollout: &Rollout) -> Result<Built, Problem> {
     app.recorder.flush().await?;
     let trained = |policy: &str| app.policies.trained(policy);
-    Ok(crate::export::build(app.store.as_ref(), rollout, &trained).await?)
+    Ok(crate::export::build(app.store.as_ref(), rollout, &trained, app.drift).await?)
 }

@@ -170,3 +170,12 @@ mod tests {
         known::<VersionSource, call::VersionSource>();
     }
 }
+
+/// What a call said of its place among its rollout's conversations.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Mark {
+    /// A header's name, or `foreign`: the call does not look like its harness's own.
+    name: String,
+    /// What it said; of `foreign`, why.
+    value: String,
+}

@@ -55,6 +55,8 @@ pub(super) struct Sample {
     purpose: (),
     /// Its place among the rollout's samples, from 0.
     index: u32,
+    /// `main`, `side` (a title, a summary), `subagent` or `compaction`.
+    kind: String,
     /// The whole sequence: prompt and everything after.
     token_ids: Vec<u32>,
     /// As long as `token_ids`; 1: sampled by the policy and trained.
@@ -123,8 +125,12 @@ pub(super) struct Span {
     logprob_kind: (),
     constrained: bool,
     rewards: BTreeMap<String, f64>,
-    /// Delivered whole, and the harness asked the same again; left out where it is false.
+    /// Not gone on from although the harness went on; left out where it is false.
     abandoned: Option<bool>,
+    /// `retry`, `doubled_limit`, `resumed`, `phantom_call` or `duplicated`; left out where it is not abandoned.
+    abandoned_as: Option<String>,
+    /// These are a later prompt's tokens for what the call sampled: mask 0, no log-probabilities; left out where it is false.
+    realigned: Option<bool>,
 }
 
 /// The sample that a branch left, and where.
@@ -183,6 +189,8 @@ mod tests {
             constrained: false,
             rewards: BTreeMap::new(),
             abandoned: true,
+            abandoned_as: Some(trajectory::Abandoned::Retry),
+            realigned: true,
         };
         let left_out = trajectory::LeftOut { call_id: CallId::generate(), reason: Reason::Foreign, detail: Some(String::new()) };
         let parent = trajectory::Parent { sample_id: String::new(), at: 0 };
@@ -199,6 +207,7 @@ mod tests {
             harness: None,
             purpose: String::new(),
             index: 0,
+            kind: trajectory::Kind::Main,
             token_ids: Vec::new(),
             loss_mask: Vec::new(),
             logprobs: Vec::new(),

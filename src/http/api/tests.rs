@@ -22,6 +22,7 @@ use crate::policy::{Answer, NoAnswer, Policy, PolicyState, PolicyUpdate, Prepare
 use crate::proxy::{App, Policies, ProxySettings, Rollouts};
 use crate::record::Recorder;
 use crate::store::StoreConfig;
+use crate::trajectory::Drift;
 
 /// A policy that is never called; one that is not ready says so.
 struct Idle(&'static str, bool);
@@ -98,6 +99,7 @@ impl Api {
             draining: CancellationToken::new(),
             stopping: CancellationToken::new(),
             settings: ProxySettings { ping_s: 10 },
+            drift: Drift::Fork,
         };
         Self { recorder, router: super::routes().with_state(Arc::new(app)), process_id, _folder: folder }
     }
@@ -115,6 +117,7 @@ impl Api {
             policy: "default".to_owned(),
             model: "m".to_owned(),
             stream: true,
+            marks: Vec::new(),
             request: Bytes::from_static(request),
         });
         let id = start.id;
@@ -356,7 +359,11 @@ async fn calls_are_given_whole_and_raw() {
     }
     let (status, page) = api.get(&format!("/rollouts/{id}/calls?limit=2")).await;
     assert_eq!((status, &page["next"]), (200, &json!(calls[1])));
-    assert_eq!(page["calls"][0], api.get(&format!("/calls/{}", calls[0])).await.1);
+    let mut one = api.get(&format!("/calls/{}", calls[0])).await.1;
+    assert_eq!((one["kind"].take(), one["abandoned"].take()), (Value::Null, Value::Null));
+    // Only the list looks at the others.
+    (one["kind"], one["abandoned"]) = (json!("main"), json!("retry"));
+    assert_eq!(page["calls"][0], one);
     let (_, rest) = api.get(&format!("/rollouts/{id}/calls?limit=2&after={}", calls[1])).await;
     assert_eq!((&rest["calls"][0]["id"], &rest["next"]), (&json!(calls[2]), &Value::Null));
     let second = &page["calls"][1];

@@ -9,11 +9,12 @@ use utoipa::ToSchema;
 
 use super::names;
 use crate::call::{
-    CallRecord, CallStatus, Capture, CaptureLevel, Failure, FinishReason, Image, ImageHash, LogprobKind, Raw, Rendered, Run,
-    Sampling, Usage, VersionSource,
+    CallRecord, CallStatus, Capture, CaptureLevel, Failure, FinishReason, Image, ImageHash, LogprobKind, Mark, Raw, Rendered,
+    Run, Sampling, Usage, VersionSource,
 };
 use crate::ids::{CallId, RolloutId};
 use crate::store::{Outcome, Purpose, Rollout, RolloutStatus};
+use crate::trajectory::{Abandoned, Class, Kind};
 
 /// A rollout as it stands. Times are RFC 3339 in UTC.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -134,6 +135,16 @@ pub struct CallView {
     pub model: String,
     /// Whether the client asked for a stream.
     pub stream: bool,
+    /// What its headers said of its place among the rollout's conversations.
+    #[schema(value_type = Vec<names::Mark>)]
+    pub marks: Vec<Mark>,
+    /// What it is to its rollout: `main`, `side`, `subagent` or `compaction`; null for a single call, where it is not looked for.
+    #[schema(value_type = Option<String>)]
+    pub kind: Option<Kind>,
+    /// How its reply came not to be gone on from although the harness went on: `retry`, `doubled_limit`, `resumed`, `phantom_call`
+    /// or `duplicated`; null if it did not, and for a single call.
+    #[schema(value_type = Option<String>)]
+    pub abandoned: Option<Abandoned>,
     /// When it came.
     pub started_at: String,
     /// When the policy's first event came.
@@ -259,6 +270,12 @@ pub struct MaxTokensView {
 }
 
 impl CallView {
+    /// With what the call is to its rollout.
+    #[must_use]
+    pub fn classed(self, class: Class) -> Self {
+        Self { kind: Some(class.kind), abandoned: class.abandoned, ..self }
+    }
+
     /// Shows a call of `rollout`, without its request's messages and tools.
     #[must_use]
     pub fn new(call: CallRecord, rollout: &Rollout) -> Self {
@@ -274,6 +291,9 @@ impl CallView {
             policy: call.policy,
             model: call.model,
             stream: call.stream,
+            marks: call.marks,
+            kind: None,
+            abandoned: None,
             started_at: rfc3339(call.started_at),
             first_event_at: call.first_event_at.map(rfc3339),
             ended_at: call.ended_at.map(rfc3339),

@@ -17,7 +17,7 @@ use crate::store::{StoreError, blob, body, pack};
 /// The query for the calls that fit `condition`, which goes on with a value. Bodies are left where they are.
 pub(super) fn query(condition: &str) -> QueryBuilder<Sqlite> {
     let mut query = QueryBuilder::new(
-        "SELECT c.id, o.id AS rollout_id, c.started_at, c.wire, c.target, c.choice, c.policy, c.model, c.stream, p.id AS process_id, p.crashed, \
+        "SELECT c.id, o.id AS rollout_id, c.started_at, c.wire, c.target, c.choice, c.policy, c.model, c.stream, c.marks, p.id AS process_id, p.crashed, \
          d.call AS delivered, r.status, r.ended_at, r.version, r.version_seq, r.version_source, r.first_event_at, r.finish, \
          r.prompt_tokens, r.completion_tokens, r.cached_tokens, r.reasoning_tokens, r.capture_level, r.logprob_kind, \
          r.constrained, r.max_tokens_asked, r.max_tokens_used, r.capture_reason, r.failure, r.sampling_asked, r.sampling_used, \
@@ -123,6 +123,7 @@ fn record(row: &SqliteRow, lives: bool) -> Result<CallRecord, sqlx::Error> {
         policy: row.try_get("policy")?,
         model: row.try_get("model")?,
         stream: row.try_get::<i64, _>("stream")? != 0,
+        marks: json(row, "marks")?.unwrap_or_default(),
         status: if lives { CallStatus::Running } else { CallStatus::Interrupted },
         delivered: match (delivered, process) {
             (Some(_), _) => Some(true),

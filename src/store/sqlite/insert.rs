@@ -84,8 +84,8 @@ pub(super) fn rollout_seq(db: &Connection, id: RolloutId) -> Result<i64, Fault> 
 /// Writes a call's start, and gives its number.
 pub(super) fn start(db: &Connection, rollout: i64, process: i64, start: &CallStart, request: &[u8]) -> rusqlite::Result<i64> {
     db.prepare_cached(
-        "INSERT INTO calls (id, rollout, process, started_at, wire, target, choice, policy, model, stream, request) \
-         VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+        "INSERT INTO calls (id, rollout, process, started_at, wire, target, choice, policy, model, stream, marks, request) \
+         VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
     )?
     .insert(params![
         id_bytes(&start.id.0),
@@ -98,6 +98,7 @@ pub(super) fn start(db: &Connection, rollout: i64, process: i64, start: &CallSta
         start.policy,
         start.model,
         start.stream,
+        (!start.marks.is_empty()).then(|| json(&start.marks)).flatten(),
         bytes(request),
     ])
 }

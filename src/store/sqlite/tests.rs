@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::call::{
     CallEnd, CallRecord, CallStart, CallStatus, Capture, CaptureLevel, Failure, FailureKind, FinishReason, History, LogprobKind,
-    Raw, RawParts, Rendered, Run, Sampling, Usage, VersionSource, WeightVersion,
+    Mark, Raw, RawParts, Rendered, Run, Sampling, Usage, VersionSource, WeightVersion,
 };
 use crate::ids::{CallId, ProcessId, RolloutId, RolloutKey};
 use crate::store::{NewRollout, Purpose, Store, StoreConfig, StoreError, Write, Writer};
@@ -60,6 +60,7 @@ fn start(rollout: RolloutId, process: ProcessId) -> Arc<CallStart> {
         policy: "default".into(),
         model: "m".into(),
         stream: true,
+        marks: vec![Mark { name: "x-openai-subagent".to_owned(), value: "review".to_owned() }],
         request: Bytes::from(format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{}"}}]}}"#, "word ".repeat(200))),
     })
 }
@@ -132,6 +133,7 @@ fn recorded(end: &CallEnd, delivered: Option<bool>) -> CallRecord {
         policy: end.start.policy.clone(),
         model: end.start.model.clone(),
         stream: end.start.stream,
+        marks: end.start.marks.clone(),
         status: end.status,
         delivered,
         ended_at: Some(end.ended_at),
