@@ -12,9 +12,10 @@ demo:
 test: lint setup
 	scripts/with-llama-server scripts/test
 
-# Also the kills in full length, and every harness on every wire: ZeroClaw is built from source first.
+# Also the kills in full length, the gold test in its wide form, and every harness on every wire: ZeroClaw is built from source first.
 test-all: test
 	GLEANER_TEST_ROUNDS=20 cargo test --test crash
+	GLEANER_TEST_WIDE=1 scripts/with-llama-server target/venv/bin/python -m pytest -q -rs -p no:cacheprovider tests/gold
 	@scripts/setup-test harnesses
 	GLEANER_TEST_WIDE=1 cargo test --test harness_wires -- --include-ignored --nocapture
 
