@@ -10,6 +10,7 @@ use secrecy::{ExposeSecret, SecretString};
 use tokio::time::timeout;
 
 use super::config::{ConfigError, PolicyConfig};
+use crate::call::Call;
 
 /// Where calls go, below the server's address: conversations, and prompts that are none.
 const CONVERSATIONS: &str = "/v1/chat/completions";
@@ -33,6 +34,23 @@ pub(super) struct Http {
     conversations: Url,
     prompts: Url,
     pub idle: Duration,
+}
+
+/// Where a call is posted.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Route<'a> {
+    Conversations,
+    /// Completions of prompts that are no conversation.
+    Prompts,
+    /// A path of this server's own.
+    At(&'a str),
+}
+
+impl Route<'static> {
+    /// Where chat completions' servers take a call.
+    pub(super) fn of(call: &Call) -> Self {
+        if call.prompt.is_some() { Self::Prompts } else { Self::Conversations }
+    }
 }
 
 /// Why there is no answer, or not all of one.
@@ -106,10 +124,14 @@ impl Http {
         timeout(QUESTION * 3, ask).await.unwrap_or(Err(HttpError::Silent(QUESTION * 3)))
     }
 
-    /// Posts a call, which is a `plain` prompt or a conversation, and gives the response's head.
-    pub(super) async fn call(&self, plain: bool, body: Bytes) -> Result<Response, HttpError> {
-        let url = if plain { &self.prompts } else { &self.conversations };
-        Ok(self.client.post(url.clone()).header(CONTENT_TYPE, JSON).body(body).send().await?)
+    /// Posts a call, and gives the response's head.
+    pub(super) async fn call(&self, route: Route<'_>, body: Bytes) -> Result<Response, HttpError> {
+        let request = match route {
+            Route::Conversations => self.client.post(self.conversations.clone()),
+            Route::Prompts => self.client.post(self.prompts.clone()),
+            Route::At(path) => self.client.post(format!("{}{path}", self.base)),
+        };
+        Ok(request.header(CONTENT_TYPE, JSON).body(body).send().await?)
     }
 
     async fn whole(&self, response: Response) -> Result<(u16, Bytes), HttpError> {

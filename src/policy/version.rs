@@ -1,5 +1,6 @@
 //! Which weights a server holds, where it can be asked or the config says so.
 
+use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::http::Http;
-use crate::call::{VersionSource, WeightVersion};
+use crate::call::{Run, VersionSource, WeightVersion};
 
 /// How old an answer may be.
 const FRESH: Duration = Duration::from_secs(1);
@@ -26,11 +27,24 @@ struct State {
     asked: Option<Instant>,
     version: Option<String>,
     seq: i64,
+    /// Versions that were seen lately and their numbers, the newest last: replies that began before a change end after it.
+    seen: VecDeque<(String, i64)>,
 }
+
+/// How many versions a reply may be behind and still get its own number.
+const REMEMBERED: usize = 64;
 
 #[derive(Deserialize)]
 struct WeightInfo {
     weight_version: String,
+}
+
+/// A server's word on which weights sampled a run of tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub(super) struct VersionSpan {
+    pub version: String,
+    /// The index of the run's first token.
+    pub start: usize,
 }
 
 impl Versions {
@@ -53,7 +67,23 @@ impl Versions {
         self.known()
     }
 
-    fn known(&self) -> WeightVersion {
+    /// The version of a reply, and its runs where the server told more than one: `spans` is what it said with the reply.
+    pub(super) fn told(&self, spans: &[VersionSpan]) -> Option<(WeightVersion, Vec<Run>)> {
+        let mut state = self.state();
+        let mut see = |span: &VersionSpan| {
+            let source = Some(VersionSource::Server);
+            Run {
+                start: span.start,
+                version: WeightVersion { version: Some(span.version.clone()), seq: state.see(&span.version), source },
+            }
+        };
+        let runs: Vec<Run> = spans.iter().map(&mut see).collect();
+        let last = runs.last()?.version.clone();
+        Some((last, if runs.len() > 1 { runs } else { Vec::new() }))
+    }
+
+    /// The version as it is known, without asking.
+    pub(super) fn known(&self) -> WeightVersion {
         if let Some(declared) = &self.declared {
             return WeightVersion { version: Some(declared.clone()), seq: 0, source: Some(VersionSource::Declared) };
         }
@@ -81,14 +111,34 @@ impl Versions {
         let Ok(info) = serde_json::from_slice::<WeightInfo>(&body) else { return };
         state.polls = true;
         if state.version.as_ref() != Some(&info.weight_version) {
-            if state.version.is_some() {
-                state.seq += 1;
-            }
-            state.version = Some(info.weight_version);
+            state.change(&info.weight_version);
         }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The number of a version that came with a reply, which may have begun before a change that was seen since.
+    fn see(&mut self, version: &str) -> i64 {
+        match self.seen.iter().rev().find(|(seen, _)| seen == version) {
+            Some((_, seq)) => *seq,
+            None => self.change(version),
+        }
+    }
+
+    /// Takes a version that is not the last one, and gives its number.
+    fn change(&mut self, version: &str) -> i64 {
+        if self.version.is_some() {
+            self.seq += 1;
+        }
+        self.version = Some(version.to_owned());
+        self.seen.push_back((version.to_owned(), self.seq));
+        if self.seen.len() > REMEMBERED {
+            self.seen.pop_front();
+        }
+        self.seq
     }
 }
