@@ -162,6 +162,10 @@ pub enum ConfigError {
     Url { name: String, url: String },
     #[error("policy {name}: this gleaner was built without tokens = \"exact\" (feature `exact`), use \"server\" or \"off\"")]
     Exact { name: String },
+    #[error(
+        "policy {name}: kind = \"openai\" takes no token ids, which tokens = \"exact\" needs; use tokens = \"server\" or \"off\""
+    )]
+    TakesNoIds { name: String },
     #[error("policy {name}: the api key can't be sent in a header")]
     ApiKey { name: String },
     #[error("policy {name}: could not make an http client")]

@@ -124,6 +124,11 @@ impl Http {
         timeout(QUESTION * 3, ask).await.unwrap_or(Err(HttpError::Silent(QUESTION * 3)))
     }
 
+    /// Asks a question that may take as long as a reply; any status is an answer.
+    pub(super) async fn answer(&self, path: &str, body: Bytes) -> Result<(u16, Bytes), HttpError> {
+        self.whole(self.call(Route::At(path), body).await?).await
+    }
+
     /// Posts a call, and gives the response's head.
     pub(super) async fn call(&self, route: Route<'_>, body: Bytes) -> Result<Response, HttpError> {
         let request = match route {

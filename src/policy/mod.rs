@@ -23,6 +23,7 @@ mod probe;
 mod refusal;
 #[expect(clippy::option_option, reason = "the outer one says whether it is JSON, the inner one whether it is null")]
 mod scan;
+mod score;
 mod server;
 #[cfg(test)]
 mod server_tests;

@@ -21,6 +21,7 @@ use super::llamacpp::Prompt;
 use super::names::Names;
 use super::plain;
 use super::probe::{Found, probe};
+use super::score;
 use super::version::Versions;
 use super::{Answer, NoAnswer, Policy, Prepared, Transcript};
 use crate::call::{self, Call, Failure, FailureKind, Sampling};
@@ -204,6 +205,11 @@ impl Policy for Server {
             notes.push("asked unstreamed: in a stream this server keeps back tokens that it sampled".to_owned());
         }
         Ok(Prepared { body, stream, sampling_used, max_tokens_used, notes, call: call.clone(), prompt: None })
+    }
+
+    async fn score(&self, ids: &[u32]) -> Result<Vec<Option<f64>>, Failure> {
+        let found = self.found_in_time().await?;
+        score::score(&self.name, &self.http, &found, ids).await
     }
 
     async fn send(&self, prepared: &Prepared) -> Result<Box<dyn Answer>, NoAnswer> {

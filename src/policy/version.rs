@@ -103,16 +103,21 @@ impl Versions {
     }
 
     async fn poll(&self, http: &Http) {
-        let answer = http.get("/weight_info").await;
+        let answer = self.ask(http).await;
         let mut state = self.state();
         state.asked = Some(Instant::now());
         // A server that does not answer now has not changed its weights for that.
-        let Ok((200, body)) = answer else { return };
-        let Ok(info) = serde_json::from_slice::<WeightInfo>(&body) else { return };
+        let Some(version) = answer else { return };
         state.polls = true;
-        if state.version.as_ref() != Some(&info.weight_version) {
-            state.change(&info.weight_version);
+        if state.version.as_ref() != Some(&version) {
+            state.change(&version);
         }
+    }
+
+    /// Asks one server of several for its version.
+    pub(super) async fn ask(&self, http: &Http) -> Option<String> {
+        let Ok((200, body)) = http.get("/weight_info").await else { return None };
+        serde_json::from_slice::<WeightInfo>(&body).ok().map(|info| info.weight_version)
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {

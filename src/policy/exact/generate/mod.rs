@@ -1,0 +1,129 @@
+//! Servers' generate endpoints: ids in, ids out.
+
+mod grammar;
+mod llamacpp;
+mod read;
+mod sglang;
+mod vllm;
+mod write;
+
+pub(super) use read::{Alternative, Ended, Reader, Said};
+pub(super) use write::{Asked, Held, Written, held, write};
+
+use bytes::Bytes;
+use serde::Deserialize;
+
+use crate::call::{LogprobKind, Sampling};
+use crate::policy::config::{Logprobs, PolicyConfig, PolicyKind};
+use crate::policy::http::Http;
+
+/// An endpoint that takes ids and gives ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Endpoint {
+    /// vLLM's `/inference/v1/generate`, which also tells the weights' version of each run of tokens.
+    VllmGenerate,
+    /// vLLM's `/v1/completions`, where the other is not served.
+    VllmCompletions,
+    /// `SGLang`'s `/generate`. In streams it repeats all tokens in each event, unless it was started to give only what is new.
+    Sglang { incremental: bool },
+    /// llama.cpp's `/completion`.
+    Llamacpp,
+}
+
+/// Why a server has no endpoint for us.
+#[derive(Clone, Debug)]
+pub(super) enum Unfit {
+    /// Ask again later.
+    Unreachable(String),
+    /// It is a server of another kind.
+    Kind(String),
+}
+
+#[derive(Deserialize)]
+struct ServerInfo {
+    #[serde(default)]
+    incremental_streaming_output: bool,
+}
+
+impl Endpoint {
+    /// The endpoint to use of a server of this kind.
+    pub(super) async fn of(http: &Http, kind: PolicyKind) -> Result<Self, Unfit> {
+        match kind {
+            PolicyKind::Vllm => Self::of_vllm(http).await,
+            PolicyKind::Sglang => {
+                let info = http.get("/server_info").await.map_err(|error| Unfit::Unreachable(error.to_string()))?;
+                let info = serde_json::from_slice::<ServerInfo>(&info.1);
+                Ok(Self::Sglang { incremental: info.is_ok_and(|info| info.incremental_streaming_output) })
+            }
+            PolicyKind::Llamacpp => Ok(Self::Llamacpp),
+            PolicyKind::Openai | PolicyKind::Auto => Err(Unfit::Kind(
+                "tokens = \"exact\" needs a server that takes token ids: vLLM, SGLang or llama.cpp; use tokens = \"server\" or \
+                 \"off\" for any other"
+                    .to_owned(),
+            )),
+        }
+    }
+
+    /// A request without ids is refused by an endpoint that is there.
+    async fn of_vllm(http: &Http) -> Result<Self, Unfit> {
+        match http.ask(Self::VllmGenerate.path(), Bytes::from_static(b"{}")).await {
+            Ok((400 | 422, _)) => Ok(Self::VllmGenerate),
+            Ok((401 | 403..=405 | 501, _)) => Ok(Self::VllmCompletions),
+            Ok((status, _)) => {
+                Err(Unfit::Unreachable(format!("{}{} answers with status {status}", http.base, Self::VllmGenerate.path())))
+            }
+            Err(error) => Err(Unfit::Unreachable(error.to_string())),
+        }
+    }
+
+    pub(super) fn path(self) -> &'static str {
+        match self {
+            Self::VllmGenerate => "/inference/v1/generate",
+            Self::VllmCompletions => "/v1/completions",
+            Self::Sglang { .. } => "/generate",
+            Self::Llamacpp => "/completion",
+        }
+    }
+
+    /// Why a stream is not asked for although the client wants one; `None` if it is.
+    pub(super) fn unstreamed(self) -> Option<&'static str> {
+        match self {
+            Self::VllmGenerate | Self::VllmCompletions | Self::Sglang { incremental: true } => None,
+            Self::Sglang { incremental: false } => Some(
+                "asked unstreamed: this server's streams repeat all tokens in each event (start it with \
+                 --incremental-streaming-output)",
+            ),
+            Self::Llamacpp => Some("asked unstreamed: in a stream this server keeps back tokens that it sampled"),
+        }
+    }
+
+    /// What the server's log-probabilities are of. `grammar` says that one was held over the tokens.
+    ///
+    /// vLLM gives the model's own distribution, but that after the mask where it held a grammar; llama.cpp the model's own.
+    /// `SGLang` takes them after penalties and temperature and before truncation: at temperature 1 without penalties that is the
+    /// model's distribution, without truncation the one that was drawn from.
+    pub(super) fn logprob_kind(self, config: &PolicyConfig, sampling: &Sampling, grammar: bool) -> LogprobKind {
+        match config.logprobs {
+            Some(Logprobs::Raw) => return LogprobKind::Raw,
+            Some(Logprobs::Processed) => return LogprobKind::Processed,
+            None => {}
+        }
+        let is = |setting: Option<f64>, value: f64| setting.is_none_or(|setting| (setting - value).abs() < f64::EPSILON);
+        match self {
+            Self::VllmGenerate | Self::VllmCompletions if grammar => LogprobKind::Processed,
+            Self::Sglang { .. } => {
+                let neutral = is(sampling.temperature, 1.0)
+                    && is(sampling.presence_penalty, 0.0)
+                    && is(sampling.frequency_penalty, 0.0)
+                    && is(sampling.repetition_penalty, 1.0);
+                let whole = is(sampling.top_p, 1.0) && sampling.top_k.is_none_or(|k| k <= 0) && is(sampling.min_p, 0.0);
+                match (neutral && !grammar, whole) {
+                    (true, _) => LogprobKind::Raw,
+                    (false, true) => LogprobKind::Processed,
+                    (false, false) => LogprobKind::Unknown,
+                }
+            }
+            Self::VllmGenerate | Self::VllmCompletions | Self::Llamacpp => LogprobKind::Raw,
+        }
+    }
+}
