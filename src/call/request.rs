@@ -1,6 +1,7 @@
 //! What a client asks for.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::failure::Failure;
 use super::json::{Raw, Rest, Text};
@@ -173,7 +174,34 @@ pub struct Sampling {
     /// A stop string or a list of them, as the client gave it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop: Option<Raw>,
+    /// Settings that have no field here (`logit_bias`, `bad_words`, `min_tokens` ...), by the server's own names.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub others: Map<String, Value>,
 }
+
+/// The names of settings that belong into [`Sampling::others`], as vLLM, `SGLang` and llama.cpp know them.
+const OTHERS: [&str; 20] = [
+    "logit_bias",
+    "bad_words",
+    "allowed_token_ids",
+    "min_tokens",
+    "min_new_tokens",
+    "ignore_eos",
+    "stop_token_ids",
+    "length_penalty",
+    "typical_p",
+    "top_n_sigma",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+    "xtc_probability",
+    "xtc_threshold",
+    "dry_multiplier",
+    "dry_base",
+    "custom_logit_processor",
+];
 
 impl Sampling {
     /// These settings, with those of `pinned` in their place wherever it has one.
@@ -189,7 +217,23 @@ impl Sampling {
             repetition_penalty: pinned.repetition_penalty.or(self.repetition_penalty),
             seed: pinned.seed.or(self.seed),
             stop: pinned.stop.clone().or_else(|| self.stop.clone()),
+            others: self.others.iter().chain(&pinned.others).map(|(name, value)| (name.clone(), value.clone())).collect(),
         }
+    }
+
+    /// These settings, with those of a call's other fields that are settings of sampling too.
+    #[must_use]
+    pub fn with_others(&self, rest: &Rest) -> Self {
+        let mut whole = self.clone();
+        for (name, value) in rest {
+            let name = name.decode();
+            if let (true, Ok(value)) = (OTHERS.contains(&&*name), value.read::<Value>())
+                && !value.is_null()
+            {
+                whole.others.insert(name.into_owned(), value);
+            }
+        }
+        whole
     }
 }
 
@@ -204,6 +248,13 @@ mod tests {
         let used = Sampling { temperature: Some(1.0), top_p: Some(1.0), seed: Some(7), ..Sampling::default() };
         assert_eq!(asked.pinned_by(&pinned), used);
         assert_eq!(asked.pinned_by(&Sampling::default()), asked);
+        let rest = vec![
+            (Text::new("bad_words"), Raw::from_value(&["x"])),
+            (Text::new("user"), Raw::from_value(&"me")),
+            (Text::new("logit_bias"), Raw::from_value(&())),
+        ];
+        let others = asked.with_others(&rest).others;
+        assert_eq!(serde_json::to_value(others).unwrap(), serde_json::json!({"bad_words": ["x"]}));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::Config;
 use crate::http::{AdminKey, ClientKeys, Http};
 use crate::ids::ProcessId;
-use crate::policy::{self, Policy};
+use crate::policy::{self, Policy, PolicyConfig};
 use crate::proxy::{App, Policies, Rollouts};
 use crate::record::Recorder;
 use crate::store::{self, Store};
@@ -88,6 +88,11 @@ pub(super) async fn http(config: &Config) -> Result<Http, Stop> {
     let metrics = crate::telemetry::metrics()?;
     let process_id = ProcessId::generate();
     let store = store::open(&config.store.location(), &config.store, process_id).await?;
+    for (name, last) in store.weight_versions().await? {
+        if let Some(policy) = policies.get(&name) {
+            policy.recall(&last);
+        }
+    }
     let recorder = Recorder::start(store.writer()?, config.record.queue);
     let rollouts = Rollouts::new(Arc::clone(&store), recorder.clone());
     rollouts.load().await?;
@@ -117,6 +122,7 @@ pub(super) async fn http(config: &Config) -> Result<Http, Stop> {
 fn policies(config: &Config) -> Result<Policies, Stop> {
     let mut policies = Vec::new();
     for (name, settings) in &config.policies {
+        let settings = &PolicyConfig { top_logprobs: config.record.top_logprobs, ..settings.clone() };
         let policy = connect(name, settings).map_err(Stop::Usage)?;
         policies.push((policy, settings.train));
     }

@@ -55,6 +55,10 @@ impl Store for Memory {
         assert_eq!(kind, RawKind::Request);
         Ok(self.requests.get(&call).cloned())
     }
+    async fn weight_versions(&self) -> Result<BTreeMap<String, WeightVersion>, StoreError> {
+        Ok(BTreeMap::new())
+    }
+
     async fn image(&self, _: ImageHash) -> Result<Option<Bytes>, StoreError> {
         Ok(None)
     }

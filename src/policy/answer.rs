@@ -1,6 +1,7 @@
 //! A reply on its way: bytes in, events out, and at the end what its tokens are.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,6 +10,7 @@ use reqwest::Response;
 
 use super::capture::{self, Claim};
 use super::decode::Decoder;
+use super::gate::Passed;
 use super::http::{Http, HttpError, next_chunk};
 use super::kind::Dialect;
 use super::llamacpp::Prompt;
@@ -34,10 +36,15 @@ pub(super) struct Reading {
     pub source: Source,
     pub decoder: Decoder,
     pub prompt: Prompt,
-    pub logprob_kind: LogprobKind,
+    /// What the config says of the server's log-probabilities.
+    pub declared: Option<LogprobKind>,
     pub prepared: Prepared,
     /// What was sent is not what was prepared.
     pub changed: bool,
+    /// To be set when a stream is found to keep ids back.
+    pub swallows: Arc<AtomicBool>,
+    /// The call counts as in flight until its reply is read.
+    pub _passed: Passed,
 }
 
 #[async_trait]
@@ -68,8 +75,13 @@ impl Answer for Reading {
     }
 
     async fn capture(&mut self, reply: &Reply) -> Captured {
-        let version = self.versions.current(&self.http).await;
-        let constrained = capture::asks_constrained(&self.prepared.call) || self.decoder.grammar_held(reply);
+        let told = self.versions.told(&self.decoder.weight_versions);
+        let (version, runs) = match told {
+            Some(told) => told,
+            None => (self.versions.current(&self.http).await, Vec::new()),
+        };
+        let grammar = capture::asks_grammar(&self.prepared.call) || self.decoder.grammar_held(reply);
+        let constrained = grammar || capture::asks_narrowed(&self.prepared.call);
         if let Some(reason) = self.dialect.blind() {
             let capture = Capture { reason: Some(reason.to_owned()), constrained, ..Capture::default() };
             return Captured { capture, version, prompt_raw: Bytes::new() };
@@ -80,8 +92,11 @@ impl Answer for Reading {
             let ids = reply.prompt_ids.clone();
             (ids.ok_or_else(|| "the server gave no prompt ids".to_owned()), Bytes::new())
         };
-        let claim = Claim { prompt, logprob_kind: self.logprob_kind, constrained };
-        Captured { capture: capture::check(claim, reply), version, prompt_raw }
+        let logprob_kind = self.dialect.logprob_kind(self.declared, &self.prepared.sampling_used, grammar);
+        let mut capture = capture::check(Claim { prompt, logprob_kind, constrained }, reply);
+        capture.runs = runs;
+        self.notice_swallowed(reply);
+        Captured { capture, version, prompt_raw }
     }
 
     fn amended(&self) -> Option<Prepared> {
@@ -91,6 +106,20 @@ impl Answer for Reading {
         let mut prepared = self.prepared.clone();
         prepared.notes.extend_from_slice(&self.decoder.notes);
         Some(prepared)
+    }
+}
+
+impl Reading {
+    /// Notices a stream that gave fewer ids than it sampled although tools' parsers are all that can have kept them back.
+    fn notice_swallowed(&mut self, reply: &Reply) {
+        let short = reply.usage.is_some_and(|usage| (reply.tokens.ids.len() as u64) < usage.completion_tokens);
+        if short && self.prepared.stream && !self.prepared.call.tools.is_empty() && self.dialect.may_swallow() {
+            self.swallows.store(true, Ordering::Relaxed);
+            self.decoder.notes.push(
+                "this server keeps ids back in streams beside tools: calls with tools are asked unstreamed from now on"
+                    .to_owned(),
+            );
+        }
     }
 }
 

@@ -42,7 +42,10 @@ pub(super) fn write(call: &Call, names: &Names, reasoning: ReasoningField, outer
     if let Some(max_tokens) = outer.max_tokens {
         field(&mut out, "max_tokens", max_tokens.to_string().as_bytes());
     }
-    let written = |name: &str| OWN.contains(&name) || name == outer.repetition && outer.sampling.repetition_penalty.is_some();
+    let others = |name: &str| outer.sampling.others.contains_key(name);
+    let written = |name: &str| {
+        others(name) || OWN.contains(&name) || name == outer.repetition && outer.sampling.repetition_penalty.is_some()
+    };
     let own = |name: &str| written(name) || outer.added.iter().any(|(added, _)| *added == name);
     write_rest(&mut out, call, &own);
     if outer.stream {
@@ -184,6 +187,9 @@ fn write_sampling(out: &mut Vec<u8>, sampling: &Sampling, repetition: &'static s
     }
     if let Some(stop) = &sampling.stop {
         field(out, "stop", stop.as_bytes());
+    }
+    for (name, value) in &sampling.others {
+        field(out, name, value.to_string().as_bytes());
     }
 }
 

@@ -50,7 +50,7 @@ pub(super) fn check(claim: Claim, reply: &Reply) -> Capture {
 
 /// Fields of chat completions, beside the neutral call's own, that make a server draw from fewer tokens than the model's
 /// distribution has, so that the model's log-probabilities are not the ones that were drawn with.
-const CONSTRAINING: [&str; 11] = [
+const GRAMMARS: [&str; 10] = [
     "structured_outputs",
     "guided_json",
     "guided_regex",
@@ -58,14 +58,15 @@ const CONSTRAINING: [&str; 11] = [
     "guided_grammar",
     "grammar",
     "json_schema",
-    "logit_bias",
-    "bad_words",
-    "allowed_token_ids",
-    "min_tokens",
+    // SGLang's.
+    "regex",
+    "ebnf",
+    "structural_tag",
 ];
+const NARROWING: [&str; 4] = ["logit_bias", "bad_words", "allowed_token_ids", "min_tokens"];
 
 /// Whether a call asks for tokens under a grammar.
-pub(super) fn asks_constrained(call: &Call) -> bool {
+pub(super) fn asks_grammar(call: &Call) -> bool {
     let forced = matches!(call.tool_choice, Some(ToolChoice::Required | ToolChoice::Named { .. })) && !call.tools.is_empty();
     let formatted = call.response_format.as_ref().is_some_and(|format| {
         #[derive(serde::Deserialize)]
@@ -75,9 +76,17 @@ pub(super) fn asks_constrained(call: &Call) -> bool {
         }
         format.as_str() != "null" && format.read::<Format>().map_or(true, |format| format.kind != "text")
     });
+    forced || formatted || asks(call, &GRAMMARS)
+}
+
+/// Whether a call's own settings keep tokens from being drawn, or make others likelier, without a grammar.
+pub(super) fn asks_narrowed(call: &Call) -> bool {
+    asks(call, &NARROWING)
+}
+
+fn asks(call: &Call, names: &[&str]) -> bool {
     let nothing = |raw: &str| matches!(raw, "null" | "{}" | "[]" | "0" | "\"\"");
-    let by_rest = || call.rest.iter().any(|(name, value)| CONSTRAINING.contains(&&*name.decode()) && !nothing(value.as_str()));
-    forced || formatted || by_rest()
+    call.rest.iter().any(|(name, value)| names.contains(&&*name.decode()) && !nothing(value.as_str()))
 }
 
 #[cfg(test)]
@@ -121,16 +130,19 @@ mod tests {
 
     #[test]
     fn grammars_are_noticed() {
-        assert!(!asks_constrained(&call()));
+        assert!(!asks_grammar(&call()));
         let format = |json: serde_json::Value| {
             let mut call = call();
             call.response_format = Some(Raw::from_value(&json));
-            asks_constrained(&call)
+            asks_grammar(&call)
         };
         assert!(!format(serde_json::json!({"type": "text"})));
         assert!(format(serde_json::json!({"type": "json_object"})));
         let mut guided = call();
         guided.rest.push((Text::new("guided_regex"), Raw::from_value(&"a+")));
-        assert!(asks_constrained(&guided));
+        assert!(asks_grammar(&guided) && !asks_narrowed(&guided));
+        let mut biased = call();
+        biased.rest.push((Text::new("logit_bias"), Raw::from_value(&serde_json::json!({"7": -100}))));
+        assert!(asks_narrowed(&biased) && !asks_grammar(&biased));
     }
 }

@@ -6,6 +6,7 @@ use serde::de::Deserializer;
 use serde_json::value::RawValue;
 
 use super::scan::Reader;
+use super::version::VersionSpan;
 
 /// A chunk, or a whole body.
 #[derive(Default)]
@@ -16,6 +17,10 @@ pub(super) struct Chunk<'a> {
     pub usage: Option<CountedUsage>,
     pub prompt_token_ids: Option<Vec<u32>>,
     pub verbose: Option<Verbose>,
+    /// `SGLang`'s ids of prompt and reply, at the end of a stream.
+    pub sglext: Option<Sglext>,
+    /// `SGLang`'s word on its weights.
+    pub metadata: Option<Metadata>,
     /// Tells an error in vLLM's older form (`"object": "error"`), whose message stands beside it.
     pub is_error: bool,
 }
@@ -61,6 +66,8 @@ impl<'a> Chunk<'a> {
                 "choices" => chunk.choice = choices(reader, logprobs)?,
                 "usage" => chunk.usage = typed(reader)?,
                 "prompt_token_ids" => chunk.prompt_token_ids = reader.ids()?,
+                "sglext" => chunk.sglext = typed(reader)?,
+                "metadata" => chunk.metadata = typed(reader)?,
                 "__verbose" => chunk.verbose = typed(reader)?,
                 "object" => chunk.is_error = reader.value()? == "\"error\"",
                 _ => reader.skip()?,
@@ -110,7 +117,7 @@ impl<'a> Choice<'a> {
             match name {
                 "delta" | "message" => choice.delta = Delta::read(reader)?,
                 "finish_reason" => choice.finish_reason = reader.value_or_null()?,
-                "token_ids" => choice.token_ids = reader.ids()?,
+                "token_ids" | "response_token_ids" => choice.token_ids = reader.ids()?,
                 "prompt_token_ids" => choice.prompt_token_ids = reader.ids()?,
                 // What a reply to a prompt says that is no conversation.
                 "text" => choice.delta.content = reader.value_or_null()?,
@@ -265,5 +272,32 @@ impl<'de> Deserialize<'de> for Grammar {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = <&RawValue>::deserialize(deserializer)?;
         Ok(Self(!matches!(raw.get(), "\"\"" | "null")))
+    }
+}
+
+/// What `SGLang` adds to a reply.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct Sglext {
+    pub input_ids: Option<Vec<u32>>,
+    /// For each choice.
+    pub output_ids: Option<Vec<Vec<u32>>>,
+}
+
+/// Which weights sampled a reply.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct Metadata {
+    pub weight_version: Option<String>,
+    pub weight_versions: Vec<VersionSpan>,
+}
+
+impl Metadata {
+    /// The runs of one version each.
+    pub(super) fn spans(self) -> Vec<VersionSpan> {
+        if !self.weight_versions.is_empty() {
+            return self.weight_versions;
+        }
+        self.weight_version.map(|version| VersionSpan { version, start: 0 }).into_iter().collect()
     }
 }

@@ -44,18 +44,23 @@ pub struct PolicyConfig {
     pub train: bool,
     /// Seconds for which trouble before a reply's first byte is retried.
     pub retry_s: u64,
+    /// Seconds for which calls wait while the policy is paused.
+    pub pause_s: u64,
     /// Seconds to wait for a connection.
     pub connect_timeout_s: u64,
     /// Seconds to wait for a reply's first byte.
     pub first_byte_timeout_s: u64,
     /// Seconds to wait for the next byte of a reply.
     pub idle_timeout_s: u64,
-    /// What the server's log-probabilities are of, where it differs from its kind's default (`raw`).
+    /// What the server's log-probabilities are of, where that differs from its kind's default.
     pub logprobs: Option<Logprobs>,
     /// The weights' version, where the server doesn't tell it.
     pub version: Option<String>,
     /// The largest event of a stream, in bytes.
     pub max_event_bytes: usize,
+    /// How many alternatives of each token the server is asked for, for the record (`[record] top_logprobs`).
+    #[serde(skip)]
+    pub top_logprobs: u32,
     /// What becomes of calls with links to images, which Gleaner itself never follows.
     pub image_urls: ImageUrls,
 }
@@ -79,12 +84,14 @@ impl Default for PolicyConfig {
             context_window: None,
             train: true,
             retry_s: 60,
+            pause_s: 600,
             connect_timeout_s: 10,
             first_byte_timeout_s: 600,
             idle_timeout_s: 300,
             logprobs: None,
             version: None,
             max_event_bytes: 32 << 20,
+            top_logprobs: 0,
             image_urls: ImageUrls::Pass,
         }
     }
@@ -95,15 +102,19 @@ impl PolicyConfig {
         Duration::from_secs(self.first_byte_timeout_s)
     }
 
+    pub(super) fn pause(&self) -> Duration {
+        Duration::from_secs(self.pause_s)
+    }
+
     pub(super) fn idle_timeout(&self) -> Duration {
         Duration::from_secs(self.idle_timeout_s)
     }
 
-    pub(super) fn logprob_kind(&self) -> LogprobKind {
-        match self.logprobs {
-            Some(Logprobs::Processed) => LogprobKind::Processed,
-            Some(Logprobs::Raw) | None => LogprobKind::Raw,
-        }
+    pub(super) fn logprob_kind(&self) -> Option<LogprobKind> {
+        self.logprobs.map(|logprobs| match logprobs {
+            Logprobs::Raw => LogprobKind::Raw,
+            Logprobs::Processed => LogprobKind::Processed,
+        })
     }
 }
 

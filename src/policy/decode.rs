@@ -9,6 +9,7 @@ use super::names::Names;
 use super::plain::Echo;
 use super::refusal;
 use super::tools::Tools;
+use super::version::VersionSpan;
 use crate::call::{Call, Event, Extra, Failure, FailureKind, FinishReason, Raw, Reply, Text, Tokens, Usage};
 use crate::wire::sse;
 
@@ -17,6 +18,8 @@ use crate::wire::sse;
 pub(super) enum IdSource {
     /// vLLM: `prompt_token_ids`, and `token_ids` beside each delta.
     TokenIds,
+    /// `SGLang`: in `sglext` at a stream's end, or beside the choice of a whole body.
+    Sglang,
     /// llama.cpp: the `id` of each log-probability's entry, or all of them in `__verbose` of a whole body.
     Entries,
     /// Not at all, or nobody asked.
@@ -45,6 +48,10 @@ pub(super) struct Decoder {
     echoed: Option<Text>,
     /// The grammar that llama.cpp held over the reply, and whether only over its tool calls.
     grammar: Option<Lazy>,
+    /// The server was asked for more alternatives of each token than the client wants to see.
+    pub trims: bool,
+    /// Which weights sampled which tokens, as far as the server says.
+    pub weight_versions: Vec<VersionSpan>,
     /// What was odd in the bytes, for people.
     pub notes: Vec<String>,
 }
@@ -66,6 +73,8 @@ impl Decoder {
             echo,
             echoed: None,
             grammar: None,
+            trims: false,
+            weight_versions: Vec::new(),
             notes: Vec::new(),
         }
     }
@@ -157,6 +166,14 @@ impl Decoder {
         if let (Some(ids), IdSource::TokenIds) = (chunk.prompt_token_ids, self.source) {
             out.push(Event::Prompt(ids));
         }
+        if let (Some(sglext), IdSource::Sglang) = (chunk.sglext, self.source) {
+            out.extend(sglext.input_ids.map(Event::Prompt));
+            let ids = sglext.output_ids.and_then(|replies| replies.into_iter().next());
+            out.extend(ids.map(|ids| Event::Tokens(Tokens { ids, logprobs: Vec::new() })));
+        }
+        if let Some(metadata) = chunk.metadata {
+            self.weight_versions = metadata.spans();
+        }
         let verbose = chunk.verbose.map(|verbose| {
             let settings = verbose.generation_settings;
             self.grammar = settings.grammar.0.then_some(settings.grammar_lazy).or(self.grammar);
@@ -188,7 +205,7 @@ impl Decoder {
     ) -> Option<FinishReason> {
         let before = out.len();
         let echoed = self.echoed.take_if(|_| choice.delta.content.is_some());
-        if let (Some(ids), IdSource::TokenIds) = (choice.prompt_token_ids.take(), self.source) {
+        if let (Some(ids), IdSource::TokenIds | IdSource::Sglang) = (choice.prompt_token_ids.take(), self.source) {
             if echoed.is_some() {
                 // The prompt's log-probabilities are the client's; what is recorded are the reply's.
                 choice.entries.drain(..ids.len().min(choice.entries.len()));
@@ -223,12 +240,14 @@ impl Decoder {
         if let Some(raw) = choice.logprobs {
             let value = match self.source {
                 IdSource::Entries => super::llamacpp::client_logprobs(raw, self.call.wants),
-                IdSource::TokenIds | IdSource::None => Raw::slice(body, raw),
+                _ if self.trims => super::llamacpp::client_logprobs(raw, self.call.wants),
+                IdSource::TokenIds | IdSource::Sglang | IdSource::None => Raw::slice(body, raw),
             };
             out.push(Event::Extra(Extra::Choice { name: Text::new("logprobs"), value }));
         }
-        // vLLM's is the stop string that was hit, or the id of a stop token.
-        let stopped = choice.unknown.iter().find(|(name, _)| *name == "stop_reason").map(|(_, value)| *value);
+        // The stop string that was hit, or the id of a stop token; vLLM's name and SGLang's.
+        let stopped =
+            choice.unknown.iter().find(|(name, _)| matches!(*name, "stop_reason" | "matched_stop")).map(|(_, value)| *value);
         if let Some(stop) = said(stopped) {
             out.push(Event::StopString(stop));
         }
@@ -243,7 +262,7 @@ impl Decoder {
             return None;
         }
         let ids = match self.source {
-            IdSource::TokenIds => token_ids.unwrap_or_default(),
+            IdSource::TokenIds | IdSource::Sglang => token_ids.unwrap_or_default(),
             _ => match all.filter(|ids| !ids.is_empty()) {
                 Some(ids) => ids,
                 None => entries.iter().filter_map(|entry| entry.id).collect(),

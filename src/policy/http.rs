@@ -1,6 +1,7 @@
 //! The one HTTP client of a policy: addresses, keys, time limits, whole bodies with a bound.
 
 use std::error::Error;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -28,12 +29,28 @@ pub(super) const QUESTION: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Http {
     client: Client,
-    /// The server's address without `/v1` and without a slash at its end.
-    pub base: String,
+    address: RwLock<Arc<Address>>,
+    pub idle: Duration,
+}
+
+/// Where a server is.
+#[derive(Debug)]
+struct Address {
+    /// Without `/v1` and without a slash at its end.
+    base: String,
     /// Where calls are posted, parsed once.
     conversations: Url,
     prompts: Url,
-    pub idle: Duration,
+}
+
+impl Address {
+    fn read(url: &str) -> Option<Self> {
+        let url = url.trim().trim_end_matches('/');
+        let base = url.strip_suffix("/v1").unwrap_or(url).trim_end_matches('/').to_owned();
+        let url = |path: &str| Url::parse(&format!("{base}{path}")).ok();
+        let conversations = url(CONVERSATIONS).filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())?;
+        Some(Self { prompts: url(PROMPTS)?, conversations, base })
+    }
 }
 
 /// Where a call is posted.
@@ -81,12 +98,8 @@ impl From<reqwest::Error> for HttpError {
 
 impl Http {
     pub(super) fn new(name: &str, config: &PolicyConfig, api_key: Option<&SecretString>) -> Result<Self, ConfigError> {
-        let url = config.url.trim().trim_end_matches('/');
-        let base = url.strip_suffix("/v1").unwrap_or(url).trim_end_matches('/').to_owned();
         let named = name.to_owned();
-        let url = |path: &str| Url::parse(&format!("{base}{path}")).ok();
-        let conversations = url(CONVERSATIONS).filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-        let (Some(conversations), Some(prompts)) = (conversations, url(PROMPTS)) else {
+        let Some(address) = Address::read(&config.url) else {
             return Err(ConfigError::Url { name: named, url: config.url.clone() });
         };
         let mut headers = HeaderMap::new();
@@ -106,19 +119,35 @@ impl Http {
             .connect_timeout(Duration::from_secs(config.connect_timeout_s))
             .build()
             .map_err(|source| ConfigError::Client { name: named, source })?;
-        Ok(Self { client, base, conversations, prompts, idle: config.idle_timeout() })
+        Ok(Self { client, address: RwLock::new(Arc::new(address)), idle: config.idle_timeout() })
+    }
+
+    /// Speaks to the server at `url` from now on; what was begun goes on where it is. `false` if that is no address.
+    pub(super) fn move_to(&self, url: &str) -> bool {
+        let Some(address) = Address::read(url) else { return false };
+        *self.address.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(address);
+        true
+    }
+
+    /// The server's address without `/v1` and without a slash at its end.
+    pub(super) fn base(&self) -> String {
+        self.address().base.clone()
+    }
+
+    fn address(&self) -> Arc<Address> {
+        self.address.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Asks a short question; any status is an answer.
     pub(super) async fn get(&self, path: &str) -> Result<(u16, Bytes), HttpError> {
-        let request = self.client.get(format!("{}{path}", self.base));
+        let request = self.client.get(format!("{}{path}", self.address().base));
         let ask = async { self.whole(request.send().await?).await };
         timeout(QUESTION, ask).await.unwrap_or(Err(HttpError::Silent(QUESTION)))
     }
 
     /// Asks a question with a JSON body; any status is an answer.
     pub(super) async fn ask(&self, path: &str, body: Bytes) -> Result<(u16, Bytes), HttpError> {
-        let url = format!("{}{path}", self.base);
+        let url = format!("{}{path}", self.address().base);
         let request = self.client.post(url).header(CONTENT_TYPE, JSON).body(body);
         let ask = async { self.whole(request.send().await?).await };
         timeout(QUESTION * 3, ask).await.unwrap_or(Err(HttpError::Silent(QUESTION * 3)))
@@ -131,10 +160,11 @@ impl Http {
 
     /// Posts a call, and gives the response's head.
     pub(super) async fn call(&self, route: Route<'_>, body: Bytes) -> Result<Response, HttpError> {
+        let address = self.address();
         let request = match route {
-            Route::Conversations => self.client.post(self.conversations.clone()),
-            Route::Prompts => self.client.post(self.prompts.clone()),
-            Route::At(path) => self.client.post(format!("{}{path}", self.base)),
+            Route::Conversations => self.client.post(address.conversations.clone()),
+            Route::Prompts => self.client.post(address.prompts.clone()),
+            Route::At(path) => self.client.post(format!("{}{path}", address.base)),
         };
         Ok(request.header(CONTENT_TYPE, JSON).body(body).send().await?)
     }

@@ -12,6 +12,7 @@ mod decode;
 mod decode_tests;
 #[cfg(feature = "exact")]
 mod exact;
+mod gate;
 mod http;
 mod images;
 mod kind;
@@ -28,6 +29,8 @@ mod server;
 #[cfg(test)]
 mod server_tests;
 #[cfg(test)]
+mod sglang_tests;
+#[cfg(test)]
 mod stub;
 mod tools;
 mod transcript;
@@ -42,6 +45,8 @@ use secrecy::SecretString;
 use crate::call::{Call, Capture, Event, Failure, FailureKind, Rendered, Reply, Sampling, WeightVersion};
 
 pub use transcript::{Exchange, Transcript};
+
+pub use gate::PauseMode;
 
 pub use config::{ConfigError, ImageUrls, Logprobs, PolicyConfig, PolicyKind, TokenMode};
 
@@ -87,6 +92,18 @@ pub trait Policy: Send + Sync {
     /// If the server can't be reached.
     async fn count(&self, call: &Call) -> Result<u64, Failure>;
 
+    /// How it stands now, without asking the server.
+    fn state(&self) -> PolicyState;
+
+    /// Changes what an operator or a trainer may change while calls run.
+    ///
+    /// # Errors
+    /// If it can't be so; then nothing is changed.
+    fn update(&self, update: PolicyUpdate) -> Result<(), Failure>;
+
+    /// Takes up the count of weight versions where an earlier process left it.
+    fn recall(&self, last: &WeightVersion);
+
     /// Turns a call into the request that goes upstream: names mapped, sampling pinned, limits clamped. `transcript` is what its
     /// rollout has said before.
     ///
@@ -109,6 +126,28 @@ pub trait Policy: Send + Sync {
     /// # Errors
     /// If no reply came; what the server did say is in the error.
     async fn send(&self, prepared: &Prepared) -> Result<Box<dyn Answer>, NoAnswer>;
+}
+
+/// How a policy stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyState {
+    /// The server's address, without `/v1`.
+    pub url: String,
+    pub version: WeightVersion,
+    /// Calls wait, and what becomes of those that run.
+    pub paused: Option<PauseMode>,
+    /// Replies that run.
+    pub in_flight: usize,
+}
+
+/// What to change of a policy; `None` leaves it as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyUpdate {
+    /// The weights that it has from now on.
+    pub version: Option<String>,
+    pub paused: Option<bool>,
+    pub mode: Option<PauseMode>,
+    pub url: Option<String>,
 }
 
 /// A request that is ready to go upstream, and what was decided on the way.

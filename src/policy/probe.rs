@@ -48,6 +48,15 @@ struct Version {
     version: String,
 }
 
+/// `SGLang`'s.
+#[derive(Deserialize)]
+struct ModelInfo {
+    #[serde(rename = "model_path")]
+    _model_path: String,
+    #[serde(rename = "is_generation")]
+    _is_generation: bool,
+}
+
 #[derive(Deserialize)]
 struct Props {
     default_generation_settings: Settings,
@@ -80,18 +89,27 @@ pub(super) async fn probe(http: &Http, config: &PolicyConfig) -> Result<Found, S
         PolicyKind::Auto | PolicyKind::Vllm => read::<Version>(http, "/version").await?,
         PolicyKind::Sglang | PolicyKind::Llamacpp | PolicyKind::Openai => None,
     };
+    let model_info = match config.kind {
+        PolicyKind::Sglang => read::<ModelInfo>(http, "/model_info").await?,
+        PolicyKind::Auto if version.is_none() => read::<ModelInfo>(http, "/model_info").await?,
+        _ => None,
+    };
     let is_vllm = config.kind == PolicyKind::Vllm || version.is_some();
     let props = match config.kind {
         PolicyKind::Llamacpp => read::<Props>(http, "/props").await?,
-        PolicyKind::Auto if !is_vllm => read::<Props>(http, "/props").await?,
+        PolicyKind::Auto if !is_vllm && model_info.is_none() => read::<Props>(http, "/props").await?,
         _ => None,
     };
     let models = read::<Models>(http, "/v1/models").await?;
     let kind = match config.kind {
         PolicyKind::Auto if is_vllm => PolicyKind::Vllm,
+        PolicyKind::Auto if model_info.is_some() => PolicyKind::Sglang,
         PolicyKind::Auto if props.is_some() => PolicyKind::Llamacpp,
         PolicyKind::Auto if models.is_none() => {
-            return Err(format!("{} answers neither /version, /props nor /v1/models as a model server does", http.base));
+            return Err(format!(
+                "{} answers neither /version, /model_info, /props nor /v1/models as a model server does",
+                http.base()
+            ));
         }
         PolicyKind::Auto => PolicyKind::Openai,
         kind => kind,
@@ -113,11 +131,11 @@ pub(super) async fn probe(http: &Http, config: &PolicyConfig) -> Result<Found, S
 
 /// Reads one answer; `None` if the server has no such thing.
 async fn read<T: Answer>(http: &Http, path: &str) -> Result<Option<T>, String> {
-    let (status, body) = http.get(path).await.map_err(|error| format!("{}{path}: {error}", http.base))?;
+    let (status, body) = http.get(path).await.map_err(|error| format!("{}{path}: {error}", http.base()))?;
     match status {
         200 => Ok(serde_json::from_slice(&body).ok()),
         // A server that is starting, or a proxy before one that is.
-        408 | 429 | 502..=504 => Err(format!("{}{path} answers with status {status}", http.base)),
+        408 | 429 | 502..=504 => Err(format!("{}{path} answers with status {status}", http.base())),
         // There, but not for us: calls will be told so in the server's own words.
         401 | 403 => Ok(T::behind_a_key()),
         _ => Ok(None),
@@ -132,6 +150,7 @@ trait Answer: for<'a> Deserialize<'a> {
 }
 
 impl Answer for Version {}
+impl Answer for ModelInfo {}
 impl Answer for Props {}
 impl Answer for Models {
     fn behind_a_key() -> Option<Self> {

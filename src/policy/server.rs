@@ -1,5 +1,6 @@
 //! One model server as a policy: asked what it is when it is first needed, then sent calls.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use super::attempt::{Begun, Post, Retries, Trouble, attempt};
 use super::body::{self, Outer};
 use super::config::{ConfigError, PolicyConfig, PolicyKind};
 use super::decode::Decoder;
+use super::gate::Gate;
 use super::http::Http;
 use super::images;
 use super::kind::Dialect;
@@ -23,8 +25,8 @@ use super::plain;
 use super::probe::{Found, probe};
 use super::score;
 use super::version::Versions;
-use super::{Answer, NoAnswer, Policy, Prepared, Transcript};
-use crate::call::{self, Call, Failure, FailureKind, Sampling};
+use super::{Answer, NoAnswer, PauseMode, Policy, PolicyState, PolicyUpdate, Prepared, Transcript};
+use crate::call::{self, Call, Failure, FailureKind, Sampling, WeightVersion};
 
 /// How soon a server that gave no answer is asked again what it is.
 const PROBE_AGAIN: Duration = Duration::from_millis(200);
@@ -35,6 +37,9 @@ pub(super) struct Server {
     config: PolicyConfig,
     http: Arc<Http>,
     versions: Arc<Versions>,
+    gate: Arc<Gate>,
+    /// A stream beside tools came with fewer ids than tokens: its parser swallows chunks, and whole bodies are asked for there.
+    swallows: Arc<AtomicBool>,
     found: RwLock<Option<Arc<Found>>>,
     /// Held by whoever asks the server what it is, so that it is asked once; when it last gave no answer, and why.
     probing: tokio::sync::Mutex<Option<(Instant, String)>>,
@@ -46,6 +51,8 @@ impl Server {
             name: name.to_owned(),
             http: Arc::new(Http::new(name, config, api_key)?),
             versions: Arc::new(Versions::new(config.version.clone())),
+            gate: Arc::default(),
+            swallows: Arc::default(),
             config: config.clone(),
             found: RwLock::new(None),
             probing: tokio::sync::Mutex::new(None),
@@ -81,10 +88,8 @@ impl Server {
                 return Err(reason);
             }
         };
-        if found.kind == PolicyKind::Vllm {
-            self.versions.begin(&self.http).await;
-        }
-        tracing::info!(policy.name = self.name, policy.url = self.http.base, "policy is {found}");
+        self.versions.begin(&self.http, found.kind).await;
+        tracing::info!(policy.name = self.name, policy.url = self.http.base(), "policy is {found}");
         self.remember(Some(found.clone()));
         Ok(found)
     }
@@ -106,14 +111,14 @@ impl Server {
     }
 
     fn dialect(&self, found: &Found) -> Dialect {
-        Dialect::new(found.kind, self.config.tokens)
+        Dialect::new(found.kind, self.config.tokens, self.swallows.load(Ordering::Relaxed))
     }
 
     /// Writes a call's request.
     fn body(&self, call: &Call, names: &Names, found: &Found, sampling: &Sampling, max_tokens: Option<u64>) -> (Bytes, bool) {
         let dialect = self.dialect(found);
         let stream = dialect.stream(call);
-        let added = dialect.added(call);
+        let added = dialect.added(call, self.config.top_logprobs);
         let model = found.model.as_deref().unwrap_or(&call.model);
         let outer = Outer { model, stream, sampling, repetition: dialect.repetition(), max_tokens, added: &added };
         (body::write(call, names, dialect.reasoning(), &outer).into(), stream)
@@ -153,9 +158,31 @@ impl Policy for Server {
 
     fn describe(&self) -> String {
         match self.known() {
-            Some(found) => format!("{found} at {}", self.http.base),
-            None => format!("not reached yet, at {}", self.http.base),
+            Some(found) => format!("{found} at {}", self.http.base()),
+            None => format!("not reached yet, at {}", self.http.base()),
         }
+    }
+
+    fn state(&self) -> PolicyState {
+        let (paused, in_flight) = self.gate.read();
+        PolicyState { url: self.http.base(), version: self.versions.known(), paused, in_flight }
+    }
+
+    fn update(&self, update: PolicyUpdate) -> Result<(), Failure> {
+        if update.mode == Some(PauseMode::Resume) {
+            let message =
+                format!("policy {}: replies can be resumed only with tokens = \"exact\"; pause it with another mode", self.name);
+            return Err(Failure::invalid("mode", message));
+        }
+        self.gate.update(&self.http, &self.versions, &update)?;
+        if update.url.is_some() {
+            self.remember(None);
+        }
+        Ok(())
+    }
+
+    fn recall(&self, last: &WeightVersion) {
+        self.versions.recall(last);
     }
 
     async fn ready(&self) -> Result<(), Failure> {
@@ -189,7 +216,7 @@ impl Policy for Server {
         images::check(call, self.config.image_urls, &self.name)?;
         let found = self.found_in_time().await?;
         let names = Names::of(call);
-        let sampling_used = call.sampling.pinned_by(&self.config.sampling).pinned_by(pinned);
+        let sampling_used = call.sampling.with_others(&call.rest).pinned_by(&self.config.sampling).pinned_by(pinned);
         let mut notes = Vec::new();
         let mut max_tokens_used = call.max_tokens;
         // No prompt is empty, so that even the longest limit leaves a token for it.
@@ -213,14 +240,16 @@ impl Policy for Server {
     }
 
     async fn send(&self, prepared: &Prepared) -> Result<Box<dyn Answer>, NoAnswer> {
-        let found = self.found_in_time().await.map_err(|failure| NoAnswer { failure, response: Bytes::new() })?;
+        let nothing = |failure| NoAnswer { failure, response: Bytes::new() };
+        let passed = self.gate.pass(&self.name, self.config.pause()).await.map_err(nothing)?;
+        let found = self.found_in_time().await.map_err(nothing)?;
         let dialect = self.dialect(&found);
         let names = Names::of(&prepared.call);
         let mut sent = prepared.clone();
         let mut changed = false;
         let model = found.model.as_deref().unwrap_or(&prepared.call.model);
         let echo = plain::echo(&self.http, found.kind, model, &prepared.call).await;
-        let echo = echo.map_err(|failure| NoAnswer { failure, response: Bytes::new() })?;
+        let echo = echo.map_err(nothing)?;
         let mut prompt = Prompt::None;
         if dialect.asks_prompt() {
             prompt = match &prepared.call.prompt {
@@ -267,6 +296,7 @@ impl Policy for Server {
             }
         };
         let mut decoder = Decoder::new(&sent.call, names, dialect.source(&sent.call), echo, self.config.max_event_bytes);
+        decoder.trims = self.config.top_logprobs > sent.call.wants.top_logprobs.unwrap_or(0) && sent.call.prompt.is_none();
         let source = match begun {
             Begun::Stream(response, first) => Source::Stream { response, first: Some(first) },
             Begun::Whole(body) => Source::Whole(Some(body)),
@@ -281,9 +311,11 @@ impl Policy for Server {
             source,
             decoder,
             prompt,
-            logprob_kind: self.config.logprob_kind(),
+            declared: self.config.logprob_kind(),
             prepared: sent,
             changed,
+            swallows: self.swallows.clone(),
+            _passed: passed,
         };
         Ok(Box::new(reading))
     }

@@ -19,11 +19,11 @@ const STREAM: &str = concat!(
 );
 const CHAT: &str = "/v1/chat/completions";
 
-fn config(stub: &Stub) -> PolicyConfig {
+pub(super) fn config(stub: &Stub) -> PolicyConfig {
     PolicyConfig { url: stub.url.clone(), retry_s: 20, ..PolicyConfig::default() }
 }
 
-fn policy(config: &PolicyConfig) -> Arc<dyn Policy> {
+pub(super) fn policy(config: &PolicyConfig) -> Arc<dyn Policy> {
     connect("p", config, None).unwrap()
 }
 
@@ -42,7 +42,7 @@ fn stream() -> Vec<u8> {
     http("200 OK", "text/event-stream; charset=utf-8", STREAM)
 }
 
-async fn drain(answer: &mut dyn Answer) -> (Vec<Event>, Result<(), Failure>) {
+pub(super) async fn drain(answer: &mut dyn Answer) -> (Vec<Event>, Result<(), Failure>) {
     let mut events = Vec::new();
     loop {
         match answer.next(&mut events).await {
@@ -53,14 +53,14 @@ async fn drain(answer: &mut dyn Answer) -> (Vec<Event>, Result<(), Failure>) {
     }
 }
 
-struct Outcome {
-    prepared: Prepared,
-    reply: Reply,
-    captured: Captured,
-    amended: Option<Prepared>,
+pub(super) struct Outcome {
+    pub prepared: Prepared,
+    pub reply: Reply,
+    pub captured: Captured,
+    pub amended: Option<Prepared>,
 }
 
-async fn ask(policy: &dyn Policy, call: &crate::call::Call) -> Result<Outcome, NoAnswer> {
+pub(super) async fn ask(policy: &dyn Policy, call: &crate::call::Call) -> Result<Outcome, NoAnswer> {
     let prepared = policy.prepare(&Arc::new(call.clone()), &Sampling::default(), &Transcript::default()).await.unwrap();
     let mut answer = policy.send(&prepared).await?;
     let (events, end) = drain(&mut *answer).await;
@@ -342,8 +342,23 @@ async fn dropping_a_reply_hangs_up_on_the_server() {
 #[test]
 fn settings_that_are_no_policy_are_refused() {
     let error = |config: PolicyConfig| connect("p", &config, None).err().unwrap().to_string();
-    let exact = PolicyConfig { tokens: super::TokenMode::Exact, ..PolicyConfig::default() };
-    assert_eq!(error(exact), "policy p: tokens = \"exact\" comes later, use \"server\" or \"off\"");
     let url = PolicyConfig { url: "localhost:80".to_owned(), ..PolicyConfig::default() };
     assert_eq!(error(url), "policy p: url \"localhost:80\" is not an http or https address");
+}
+
+#[tokio::test]
+async fn more_alternatives_are_recorded_than_a_client_sees() {
+    let entry = r#"{"token":"ok","bytes":[111,107],"logprob":-0.5,"top_logprobs":[{"token":"ok","bytes":[111,107],"logprob":-0.5},{"token":"no","bytes":[110,111],"logprob":-1.5}]}"#;
+    let body = format!(
+        r#"{{"prompt_token_ids":[1,2],"choices":[{{"index":0,"message":{{"role":"assistant","content":"ok"}},"logprobs":{{"content":[{entry}]}},"finish_reason":"stop","token_ids":[7]}}],"usage":{{"prompt_tokens":2,"completion_tokens":1}}}}"#
+    );
+    let stub = vllm(move |_, _| http("200 OK", "application/json", &body)).await;
+    let mut asked = call();
+    (asked.stream, asked.wants.logprobs, asked.wants.top_logprobs) = (false, true, Some(1));
+    let outcome = ask(&*policy(&PolicyConfig { top_logprobs: 2, ..config(&stub) }), &asked).await.unwrap();
+    assert!(stub.seen.lock().unwrap().last().unwrap().1.ends_with(r#""logprobs":true,"top_logprobs":2}"#));
+    let shown: Vec<&str> = outcome.reply.extras.iter().filter_map(|extra| extra.logprobs()).map(|raw| raw.as_str()).collect();
+    let expected = r#"{"content":[{"token":"ok","logprob":-0.5,"bytes":[111,107],"top_logprobs":[{"token":"ok","logprob":-0.5,"bytes":[111,107]}]}]}"#;
+    assert_eq!(shown, [expected]);
+    assert_eq!(outcome.captured.capture.level, CaptureLevel::Full);
 }

@@ -1,4 +1,4 @@
-//! Which weights a server holds, where it can be asked or the config says so.
+//! Which weights a server holds: what it says with a reply, what the config or the API declares, or what it says when asked.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -7,33 +7,33 @@ use std::time::Duration;
 use serde::Deserialize;
 use tokio::time::Instant;
 
+use super::config::PolicyKind;
 use super::http::Http;
 use crate::call::{Run, VersionSource, WeightVersion};
 
 /// How old an answer may be.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Follows one server's weights.
+/// Follows the weights of one policy. Its number (`seq`) grows with each change that is seen.
 #[derive(Debug)]
 pub(super) struct Versions {
-    declared: Option<String>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The server answers `/weight_info`.
-    polls: bool,
+    /// Where the server says its version when asked; `None` if it does not.
+    path: Option<&'static str>,
     asked: Option<Instant>,
-    version: Option<String>,
-    seq: i64,
-    /// Versions that were seen lately and their numbers, the newest last: replies that began before a change end after it.
+    known: WeightVersion,
+    /// The versions that were seen lately and their numbers, the newest last: replies that began before a change end after it.
     seen: VecDeque<(String, i64)>,
 }
 
 /// How many versions a reply may be behind and still get its own number.
 const REMEMBERED: usize = 64;
 
+/// vLLM's `/weight_info` (in its development mode), or `SGLang`'s `/model_info`.
 #[derive(Deserialize)]
 struct WeightInfo {
     weight_version: String,
@@ -43,81 +43,117 @@ struct WeightInfo {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(super) struct VersionSpan {
     pub version: String,
-    /// The index of the run's first token.
     pub start: usize,
 }
 
 impl Versions {
     pub(super) fn new(declared: Option<String>) -> Self {
-        Self { declared, state: Mutex::new(State::default()) }
+        let versions = Self { state: Mutex::default() };
+        if let Some(version) = declared {
+            versions.see(version, VersionSource::Declared);
+        }
+        versions
     }
 
-    /// Finds out whether the server tells its weights' version (vLLM in its development mode).
-    pub(super) async fn begin(&self, http: &Http) {
-        if self.declared.is_none() {
-            self.poll(http).await;
+    /// Takes up the count where an earlier process left it.
+    pub(super) fn recall(&self, last: &WeightVersion) {
+        let mut state = self.state();
+        let changed = state.known.version.is_some() && state.known.version != last.version;
+        state.known.seq = last.seq + i64::from(changed);
+        if state.known.version.is_none() {
+            state.known.version.clone_from(&last.version);
+            state.known.source = last.source;
+        }
+        let (version, seq) = (state.known.version.clone(), state.known.seq);
+        state.seen = version.map(|version| (version, seq)).into_iter().collect();
+    }
+
+    /// Finds out whether the server tells its weights' version when asked.
+    pub(super) async fn begin(&self, http: &Http, kind: PolicyKind) {
+        let path = match kind {
+            PolicyKind::Vllm => "/weight_info",
+            PolicyKind::Sglang => "/model_info",
+            PolicyKind::Llamacpp | PolicyKind::Openai | PolicyKind::Auto => return,
+        };
+        if self.state().known.source != Some(VersionSource::Declared) {
+            self.poll(http, path).await;
         }
     }
 
     /// The version now: an answer at most a second old, so that few calls wait for one.
     pub(super) async fn current(&self, http: &Http) -> WeightVersion {
-        if self.is_due() {
-            self.poll(http).await;
+        if let Some(path) = self.due() {
+            self.poll(http, path).await;
         }
         self.known()
     }
 
+    /// The version as it is known, without asking.
+    pub(super) fn known(&self) -> WeightVersion {
+        self.state().known.clone()
+    }
+
+    /// Takes a version that somebody told, and gives it with its number.
+    pub(super) fn see(&self, version: String, source: VersionSource) -> WeightVersion {
+        let mut state = self.state();
+        if state.known.version.as_ref() != Some(&version) {
+            let earlier = state.seen.iter().rev().find(|(seen, _)| *seen == version).map(|(_, seq)| *seq);
+            if let (Some(seq), VersionSource::Server) = (earlier, source) {
+                return WeightVersion { version: Some(version), seq, source: Some(source) };
+            }
+            state.known.seq += i64::from(state.known.version.is_some());
+            let seq = state.known.seq;
+            state.seen.push_back((version.clone(), seq));
+            if state.seen.len() > REMEMBERED {
+                state.seen.pop_front();
+            }
+            state.known.version = Some(version);
+        }
+        state.known.source = Some(source);
+        if source == VersionSource::Declared {
+            // What is declared stands until something else is.
+            state.path = None;
+        }
+        state.known.clone()
+    }
+
     /// The version of a reply, and its runs where the server told more than one: `spans` is what it said with the reply.
     pub(super) fn told(&self, spans: &[VersionSpan]) -> Option<(WeightVersion, Vec<Run>)> {
-        let mut state = self.state();
-        let mut see = |span: &VersionSpan| {
-            let source = Some(VersionSource::Server);
-            Run {
-                start: span.start,
-                version: WeightVersion { version: Some(span.version.clone()), seq: state.see(&span.version), source },
-            }
-        };
-        let runs: Vec<Run> = spans.iter().map(&mut see).collect();
+        let seen = |span: &VersionSpan| Run { start: span.start, version: self.see(span.version.clone(), VersionSource::Server) };
+        let runs: Vec<Run> = spans.iter().map(seen).collect();
         let last = runs.last()?.version.clone();
         Some((last, if runs.len() > 1 { runs } else { Vec::new() }))
     }
 
-    /// The version as it is known, without asking.
-    pub(super) fn known(&self) -> WeightVersion {
-        if let Some(declared) = &self.declared {
-            return WeightVersion { version: Some(declared.clone()), seq: 0, source: Some(VersionSource::Declared) };
-        }
-        let state = self.state();
-        let source = state.version.as_ref().map(|_| VersionSource::Polled);
-        WeightVersion { version: state.version.clone(), seq: state.seq, source }
-    }
-
-    /// Whether this caller is to ask; the others go on with what is known.
-    fn is_due(&self) -> bool {
+    /// Where this caller is to ask; the others go on with what is known.
+    fn due(&self) -> Option<&'static str> {
         let mut state = self.state();
-        let due = state.polls && state.asked.is_none_or(|asked| asked.elapsed() >= FRESH);
-        if due {
-            state.asked = Some(Instant::now());
-        }
-        due
-    }
-
-    async fn poll(&self, http: &Http) {
-        let answer = self.ask(http).await;
-        let mut state = self.state();
+        let path = state.path.filter(|_| state.asked.is_none_or(|asked| asked.elapsed() >= FRESH))?;
         state.asked = Some(Instant::now());
-        // A server that does not answer now has not changed its weights for that.
-        let Some(version) = answer else { return };
-        state.polls = true;
-        if state.version.as_ref() != Some(&version) {
-            state.change(&version);
+        Some(path)
+    }
+
+    /// The version that one of several servers holds now; while their weights change, each may hold others.
+    pub(super) async fn of(&self, http: &Http) -> WeightVersion {
+        let path = self.state().path;
+        let asked = match path {
+            Some(path) => ask(http, path).await,
+            None => None,
+        };
+        match asked {
+            Some(version) => WeightVersion { source: Some(VersionSource::Polled), ..self.see(version, VersionSource::Server) },
+            None => self.known(),
         }
     }
 
-    /// Asks one server of several for its version.
-    pub(super) async fn ask(&self, http: &Http) -> Option<String> {
-        let Ok((200, body)) = http.get("/weight_info").await else { return None };
-        serde_json::from_slice::<WeightInfo>(&body).ok().map(|info| info.weight_version)
+    async fn poll(&self, http: &Http, path: &'static str) {
+        let told = ask(http, path).await;
+        self.state().asked = Some(Instant::now());
+        // A server that does not answer now has not changed its weights for that.
+        if let Some(version) = told {
+            self.see(version, VersionSource::Polled);
+            self.state().path = Some(path);
+        }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -125,25 +161,48 @@ impl Versions {
     }
 }
 
-impl State {
-    /// The number of a version that came with a reply, which may have begun before a change that was seen since.
-    fn see(&mut self, version: &str) -> i64 {
-        match self.seen.iter().rev().find(|(seen, _)| seen == version) {
-            Some((_, seq)) => *seq,
-            None => self.change(version),
-        }
+async fn ask(http: &Http, path: &str) -> Option<String> {
+    match http.get(path).await {
+        Ok((200, body)) => serde_json::from_slice::<WeightInfo>(&body).ok().map(|info| info.weight_version),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(versions: &Versions) -> (Option<String>, i64, Option<VersionSource>) {
+        let known = versions.known();
+        (known.version, known.seq, known.source)
     }
 
-    /// Takes a version that is not the last one, and gives its number.
-    fn change(&mut self, version: &str) -> i64 {
-        if self.version.is_some() {
-            self.seq += 1;
-        }
-        self.version = Some(version.to_owned());
-        self.seen.push_back((version.to_owned(), self.seq));
-        if self.seen.len() > REMEMBERED {
-            self.seen.pop_front();
-        }
-        self.seq
+    #[test]
+    fn the_number_grows_with_each_change_and_goes_on_after_a_restart() {
+        let versions = Versions::new(None);
+        versions.recall(&WeightVersion { version: Some("a".to_owned()), seq: 4, source: Some(VersionSource::Polled) });
+        let say = |version: &str| Some(version.to_owned());
+        assert_eq!(known(&versions), (say("a"), 4, Some(VersionSource::Polled)));
+        versions.see("a".to_owned(), VersionSource::Server);
+        versions.see("b".to_owned(), VersionSource::Declared);
+        assert_eq!(known(&versions), (say("b"), 5, Some(VersionSource::Declared)));
+        let declared = Versions::new(say("c"));
+        declared.recall(&versions.known());
+        assert_eq!(known(&declared), (say("c"), 6, Some(VersionSource::Declared)));
+    }
+
+    #[test]
+    fn a_reply_across_an_update_has_a_run_for_each_version() {
+        let versions = Versions::new(None);
+        let span = |version: &str, start| VersionSpan { version: version.to_owned(), start };
+        let version =
+            |version: &str, seq| WeightVersion { version: Some(version.to_owned()), seq, source: Some(VersionSource::Server) };
+        assert_eq!(versions.told(&[]), None);
+        assert_eq!(versions.told(&[span("a", 0)]), Some((version("a", 0), Vec::new())));
+        let runs = vec![Run { start: 0, version: version("a", 0) }, Run { start: 7, version: version("b", 1) }];
+        assert_eq!(versions.told(&[span("a", 0), span("b", 7)]), Some((version("b", 1), runs)));
+        // One that began and ended before the change, and was read after it.
+        assert_eq!(versions.told(&[span("a", 0)]), Some((version("a", 0), Vec::new())));
+        assert_eq!(known(&versions), (Some("b".to_owned()), 1, Some(VersionSource::Server)));
     }
 }

@@ -11,12 +11,13 @@ mod pack;
 mod rollout;
 mod sqlite;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::call::{CallEnd, CallRecord, CallStart, ImageHash, RawKind};
+use crate::call::{CallEnd, CallRecord, CallStart, ImageHash, RawKind, WeightVersion};
 use crate::ids::{CallId, ProcessId, RolloutId, RolloutKey};
 
 pub use config::{Durability, StoreConfig, default_path, folder};
@@ -57,6 +58,8 @@ pub trait Store: Send + Sync {
     async fn calls(&self, rollout: RolloutId) -> Result<Vec<CallRecord>, StoreError>;
     /// A call's raw bytes; `None` if there is no such call. Empty if it has none of that kind.
     async fn raw(&self, call: CallId, kind: RawKind) -> Result<Option<Bytes>, StoreError>;
+    /// The weights that each policy had last, by its name.
+    async fn weight_versions(&self) -> Result<BTreeMap<String, WeightVersion>, StoreError>;
     /// The bytes of an image that a request had.
     async fn image(&self, hash: ImageHash) -> Result<Option<Bytes>, StoreError>;
 }
@@ -83,6 +86,11 @@ pub enum Write {
     NewRollout(Box<NewRollout>),
     Reward(Reward),
     Finish(Finish),
+    /// A policy has these weights from now on.
+    PolicyVersion {
+        policy: String,
+        version: WeightVersion,
+    },
     /// Nothing: who waits for it waits for all that was written before.
     Barrier,
 }

@@ -21,6 +21,7 @@ pub(super) fn settings<const N: usize>(at: &At<'_>, fields: &Fields<'_, N>) -> R
         repetition_penalty: fields.read(at, "repetition_penalty", NUMBER)?,
         seed: fields.read(at, "seed", INTEGER)?,
         stop: None,
+        others: serde_json::Map::new(),
     })
 }
 

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::FromRef;
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, get, post, put};
 
 use crate::http::problem::Problem;
 use crate::proxy::App;
@@ -44,7 +44,7 @@ where
 }
 
 /// Every route but the OpenAPI page's own, which a test compares with that page.
-fn table<S>() -> [(&'static str, MethodRouter<S>); 13]
+fn table<S>() -> [(&'static str, MethodRouter<S>); 14]
 where
     S: Clone + Send + Sync + 'static,
     Arc<App>: FromRef<S>,
@@ -63,6 +63,7 @@ where
         ("/calls/{id}/prompt", get(calls::prompt)),
         ("/images/{hash}", get(images::get)),
         ("/policies", get(policies::list)),
+        ("/policies/{name}", put(policies::change)),
     ]
 }
 

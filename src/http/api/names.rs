@@ -99,6 +99,9 @@ pub(super) struct Sampling {
     /// A stop string or a list of them.
     #[schema(value_type = Option<Object>)]
     stop: Option<()>,
+    /// Further settings by the server's own names: `logit_bias`, `bad_words`, `min_tokens` ...
+    #[schema(value_type = Object)]
+    others: Option<()>,
 }
 
 /// Why a call did not end as a reply.
@@ -121,6 +124,15 @@ pub(super) struct Usage {
     completion_tokens: u64,
     cached_tokens: u64,
     reasoning_tokens: u64,
+}
+
+/// What becomes of replies that run while a policy is paused.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum PauseMode {
+    Drain,
+    Resume,
+    InPlace,
 }
 
 #[cfg(test)]
@@ -151,6 +163,7 @@ mod tests {
         known::<Purpose, store::Purpose>();
         known::<Outcome, store::Outcome>();
         known::<CallStatus, call::CallStatus>();
+        known::<PauseMode, crate::policy::PauseMode>();
         known::<FinishReason, call::FinishReason>();
         known::<CaptureLevel, call::CaptureLevel>();
         known::<LogprobKind, call::LogprobKind>();

@@ -22,7 +22,8 @@ use super::{calls, ending, images, policies, rollouts, samples};
     calls::response,
     calls::prompt,
     images::get,
-    policies::list
+    policies::list,
+    policies::change
 ))]
 struct Api;
 

@@ -18,7 +18,7 @@ use crate::call::{
     Sampling, WeightVersion,
 };
 use crate::ids::{CallId, ProcessId, RolloutId};
-use crate::policy::{Answer, NoAnswer, Policy, Prepared, Transcript};
+use crate::policy::{Answer, NoAnswer, Policy, PolicyState, PolicyUpdate, Prepared, Transcript};
 use crate::proxy::{App, Policies, ProxySettings, Rollouts};
 use crate::record::Recorder;
 use crate::store::StoreConfig;
@@ -35,6 +35,16 @@ impl Policy for Idle {
     fn describe(&self) -> String {
         format!("idle server of {}", self.0)
     }
+
+    fn state(&self) -> PolicyState {
+        PolicyState::default()
+    }
+
+    fn update(&self, _update: PolicyUpdate) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn recall(&self, _last: &WeightVersion) {}
 
     async fn ready(&self) -> Result<(), Failure> {
         if self.1 { Ok(()) } else { Err(Failure::new(FailureKind::Unavailable, "nobody answers")) }
@@ -362,7 +372,7 @@ async fn calls_are_given_whole_and_raw() {
     assert_eq!(
         record["capture"],
         json!({"level": "full", "reason": null, "prompt_ids": [1, 2], "completion_ids": [3], "logprobs": [-0.5],
-            "logprob_kind": "raw", "constrained": false})
+            "logprob_kind": "raw", "constrained": false, "runs": [], "rendered": null})
     );
     assert_eq!(record["sampling"], json!({"asked": {}, "used": {"temperature": 1.0}}));
     for (kind, media, body) in [
@@ -417,7 +427,10 @@ async fn what_is_not_there_is_404_and_a_wrong_method_405() {
 #[tokio::test]
 async fn policies_say_whether_they_are_ready() {
     let (_, list) = Api::new().await.get("/policies").await;
-    let of = |name: &str, ready: bool, reason: Value| json!({"name": name, "description": format!("idle server of {name}"), "ready": ready, "reason": reason});
+    let of = |name: &str, ready: bool, reason: Value| {
+        json!({"name": name, "url": "", "version": null, "policy_seq": 0, "version_source": null, "paused": false, "mode": null,
+            "in_flight": 0, "drained": false, "description": format!("idle server of {name}"), "ready": ready, "reason": reason})
+    };
     assert_eq!(
         list,
         json!({"policies": [of("default", true, Value::Null), of("judge", false, json!("nobody answers"))], "next": null})

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 
 use super::flow::Flow;
-use super::generate::Endpoint;
 use super::tally::Piece;
-use crate::call::{Event, Failure, FailureKind, Reply, Run, VersionSource, WeightVersion};
+use crate::call::{Event, Failure, FailureKind, Reply, Run, WeightVersion};
 use crate::policy::capture::{self, Claim};
-use crate::policy::version::VersionSpan;
+use crate::policy::config::TokenMode;
+use crate::policy::kind::Dialect;
 use crate::policy::{Answer, Captured, Prepared};
 
 type Step = (Box<Flow>, Vec<Event>, Result<Option<Bytes>, Failure>);
@@ -62,9 +62,11 @@ impl Answer for Reading {
         let Now::Waiting(flow) = &self.now else { return Captured::default() };
         let (version, runs) = versions(flow).await;
         let prompt = flow.request.prompt.clone();
+        let dialect = Dialect::new(flow.served.found.kind, TokenMode::Exact, false);
+        let declared = flow.contact().config.logprob_kind();
         let claim = Claim {
             prompt: Ok(prompt.ids.clone()),
-            logprob_kind: flow.served.endpoint.logprob_kind(&flow.contact().config, &flow.request.sampling, flow.held.grammar),
+            logprob_kind: dialect.logprob_kind(declared, &flow.request.sampling, flow.held.grammar),
             constrained: flow.held.grammar || flow.held.narrowed,
         };
         let mut capture = capture::check(claim, reply);
@@ -115,15 +117,8 @@ async fn of_piece(flow: &Flow, piece: &Piece) -> (WeightVersion, Vec<Run>) {
         let last = known().clone();
         return (last.unwrap_or_else(|| versions.known()), Vec::new());
     }
-    if flow.served.endpoint != Endpoint::VllmCompletions {
-        return (versions.known(), Vec::new());
-    }
     if flow.contact().replicas.all().len() > 1 {
-        // Each may hold other weights for a while.
-        let asked = versions.ask(&piece.replica.http).await.map(|version| VersionSpan { version, start: 0 });
-        let told = asked.and_then(|span| versions.told(&[span]));
-        let polled = told.map(|(version, _)| WeightVersion { source: Some(VersionSource::Polled), ..version });
-        return (polled.unwrap_or_else(|| versions.known()), Vec::new());
+        return (versions.of(&piece.replica.http).await, Vec::new());
     }
     (versions.current(&piece.replica.http).await, Vec::new())
 }

@@ -14,9 +14,10 @@ use super::replicas::{Lease, Replica, Replicas, Served};
 use crate::call::{Call, Failure, FailureKind, Sampling};
 use crate::policy::attempt::{Begun, Post, Retries, Trouble, attempt};
 use crate::policy::config::{ConfigError, PolicyConfig};
+use crate::policy::gate::{Gate, Passed};
 use crate::policy::http::Route;
 use crate::policy::version::Versions;
-use crate::policy::{NoAnswer, Prompted};
+use crate::policy::{NoAnswer, PolicyUpdate, Prompted};
 
 /// How soon a server that gave no answer is asked again what it is, and one that does not fit.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -28,6 +29,7 @@ pub(super) struct Contact {
     pub config: PolicyConfig,
     pub replicas: Replicas,
     pub versions: Versions,
+    pub gate: Arc<Gate>,
     opened: RwLock<Option<Arc<Opened>>>,
     /// Held by whoever opens the model, so that it is opened once; when that last failed, and why.
     opening: tokio::sync::Mutex<Option<(Instant, Unopened)>>,
@@ -57,6 +59,8 @@ pub(super) struct Request {
     pub max_tokens: Option<u64>,
     /// The server must say what the tokens read as.
     pub text: bool,
+    /// How many of the likeliest tokens are wanted with each.
+    pub alternatives: u32,
 }
 
 impl Request {
@@ -71,6 +75,7 @@ impl Request {
             max_tokens: self.max_tokens.map(|limit| limit.saturating_sub(sampled.len() as u64)),
             stream: self.streams(served),
             text: self.text,
+            alternatives: self.alternatives,
         };
         write(served.endpoint, &asked)
     }
@@ -95,6 +100,7 @@ impl Contact {
             config: config.clone(),
             replicas: Replicas::new(name, config, api_key)?,
             versions: Versions::new(config.version.clone()),
+            gate: Arc::default(),
             opened: RwLock::new(None),
             opening: tokio::sync::Mutex::new(None),
         })
@@ -122,6 +128,11 @@ impl Contact {
         }
     }
 
+    /// Waits while the policy is paused.
+    pub(super) async fn pass(&self) -> Result<Passed, Failure> {
+        self.gate.pass(&self.name, self.config.pause()).await
+    }
+
     /// Whether a server answers now: one that was there may be gone.
     pub(super) async fn reachable(&self) -> Result<(), Failure> {
         let mut reasons = Vec::new();
@@ -137,8 +148,7 @@ impl Contact {
     /// Compares model and server anew before the next call: something in a reply says that they are not the same any more.
     pub(super) fn doubt(&self, why: &str) {
         tracing::warn!(policy.name = self.name, "the policy's model is checked anew: {why}");
-        *self.opened.write().unwrap_or_else(PoisonError::into_inner) = None;
-        self.replicas.all().iter().for_each(|replica| replica.forget());
+        self.forget();
     }
 
     async fn open(&self) -> Result<Arc<Opened>, Unopened> {
@@ -193,9 +203,7 @@ impl Contact {
         let named = served.found.model.as_deref().unwrap_or_default();
         let parsers = Parsers::choose(&self.name, &self.config, model.template(), named);
         let parsers = parsers.map_err(|error| self.refused(&error.to_string()))?;
-        if served.endpoint == super::generate::Endpoint::VllmCompletions {
-            self.versions.begin(&replica.http).await;
-        }
+        self.versions.begin(&replica.http, served.found.kind).await;
         Ok(Opened { model, parsers, served })
     }
 
@@ -209,10 +217,29 @@ impl Contact {
         Unopened { soon: false, failure: Failure::new(FailureKind::Unavailable, message) }
     }
 
+    /// The first server's address.
+    pub(super) fn url(&self) -> String {
+        self.replicas.first().http.base()
+    }
+
+    /// Does what an update says; only the first server can be moved.
+    pub(super) fn update(&self, update: &PolicyUpdate) -> Result<(), Failure> {
+        self.gate.update(&self.replicas.first().http, &self.versions, update)?;
+        if update.url.is_some() {
+            self.forget();
+        }
+        Ok(())
+    }
+
+    fn forget(&self) {
+        *self.opened.write().unwrap_or_else(PoisonError::into_inner) = None;
+        self.replicas.all().iter().for_each(|replica| replica.forget());
+    }
+
     /// What was found out, for the log and the API.
     pub(super) fn describe_opened(&self, opened: &Opened) -> String {
         let all = self.replicas.all();
-        let url = all.first().map(|replica| replica.http.base.as_str()).unwrap_or_default();
+        let url = self.url();
         let others = if all.len() > 1 { format!(" and {} more", all.len() - 1) } else { String::new() };
         let parsers = opened.parsers.describe();
         let parsers = if parsers.is_empty() { String::new() } else { format!(", {parsers}") };

@@ -13,6 +13,7 @@ use crate::call::{Event, Failure, FailureKind, FinishReason, Text, Tokens};
 use crate::policy::Prepared;
 use crate::policy::answer::{Source, TAIL, broken};
 use crate::policy::attempt::Begun;
+use crate::policy::gate::Passed;
 use crate::policy::http::next_chunk;
 
 /// How often one reply is taken up again.
@@ -29,6 +30,10 @@ pub(super) struct Flow {
     reader: Reader,
     speech: Speech,
     pub tally: Tally,
+    /// The call counts as in flight, but not while it waits for a pause to end.
+    passed: Option<Passed>,
+    /// What broke it off was a pause.
+    paused: bool,
     /// Why the server's answer is of no more use.
     broken: Option<Failure>,
     /// The reply has ended, whatever may still come.
@@ -48,6 +53,7 @@ impl Flow {
         speech: Speech,
         mut sent: Prepared,
         begin: Begin,
+        passed: Passed,
     ) -> Self {
         let changed = sent.body != begin.body;
         sent.body.clone_from(&begin.body);
@@ -56,7 +62,7 @@ impl Flow {
         tally.begin(&lease.0);
         Self {
             reader: reader(&contact, &request, &served),
-            held: held(served.endpoint, &request.call),
+            held: held(served.endpoint, &request.call, &request.sampling),
             source: source(begun),
             contact,
             opened,
@@ -65,7 +71,9 @@ impl Flow {
             served,
             speech,
             tally,
+            passed: Some(passed),
             broken: None,
+            paused: false,
             ended: false,
             counted: false,
             sent,
@@ -127,7 +135,14 @@ impl Flow {
         let Source::Stream { response, first } = &mut self.source else { return Ok(None) };
         match first.take() {
             Some(first) => Ok(Some(first)),
-            None => next_chunk(response, idle).await.map_err(|error| broken(&error)),
+            None => tokio::select! {
+                biased;
+                chunk = next_chunk(response, idle) => chunk.map_err(|error| broken(&error)),
+                () = self.contact.gate.interrupted(), if !self.ended => {
+                    self.paused = true;
+                    Err(Failure::new(FailureKind::Cut, "the policy was paused"))
+                }
+            },
         }
     }
 
@@ -217,15 +232,24 @@ impl Flow {
             return Ok(());
         }
         self.may_go_on(&failure)?;
-        self.lease.0.is_in_trouble();
-        let here = vec![self.lease.0.clone()];
-        let begin = self.contact.begin(&self.request, self.tally.ids(), here, None).await.map_err(|no_answer| {
+        let mut but = Vec::new();
+        if std::mem::take(&mut self.paused) {
+            // Hangs up, so that the server can change its weights.
+            self.source = Source::Whole(None);
+            self.passed = None;
+            self.passed = Some(self.contact.pass().await?);
+        } else {
+            self.lease.0.is_in_trouble();
+            but.push(self.lease.0.clone());
+        }
+        let begin = self.contact.begin(&self.request, self.tally.ids(), but, None).await.map_err(|no_answer| {
             let message = format!("{failure}; and it could not be taken up again: {}", no_answer.failure);
             Failure { message, ..failure.clone() }
         })?;
         self.note(format!(
             "the reply broke off after {sampled} tokens at {} ({failure}) and went on at {}",
-            self.lease.0.http.base, begin.lease.0.http.base
+            self.lease.0.http.base(),
+            begin.lease.0.http.base()
         ));
         let Begin { lease, served, begun, body } = begin;
         self.tally.begin(&lease.0);
@@ -263,8 +287,11 @@ impl Flow {
 
 fn reader(contact: &Contact, request: &Request, served: &Served) -> Reader {
     let wants = request.call.wants;
-    let alternatives = wants.logprobs && wants.top_logprobs.is_some_and(|count| count > 0);
-    Reader::new(served.endpoint, alternatives, contact.config.max_event_bytes)
+    Reader::new(
+        served.endpoint,
+        wants.logprobs && wants.top_logprobs.is_some_and(|count| count > 0),
+        contact.config.max_event_bytes,
+    )
 }
 
 fn source(begun: Begun) -> Source {

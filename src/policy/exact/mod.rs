@@ -31,8 +31,8 @@ use super::images;
 use super::limit;
 use super::names::Names;
 use super::score;
-use super::{Answer, NoAnswer, Policy, Prepared, Transcript};
-use crate::call::{Call, Failure, FailureKind, Sampling};
+use super::{Answer, NoAnswer, Policy, PolicyState, PolicyUpdate, Prepared, Transcript};
+use crate::call::{Call, Failure, FailureKind, Sampling, WeightVersion};
 
 use answer::Reading;
 use contact::{Contact, Opened, Request};
@@ -78,12 +78,15 @@ impl Exact {
                 format!("policy {} was sent a call that it did not prepare", self.contact.name),
             )
         };
+        let wants = prepared.call.wants;
+        let asked = wants.top_logprobs.filter(|_| wants.logprobs);
         Ok(Request {
             call: prepared.call.clone(),
             prompt: prepared.prompt.clone().ok_or_else(unmade)?,
             sampling: prepared.sampling_used.clone(),
             max_tokens: prepared.max_tokens_used,
             text: opened.model.detokenizer().is_none(),
+            alternatives: asked.unwrap_or(0).max(self.contact.config.top_logprobs),
         })
     }
 }
@@ -97,8 +100,21 @@ impl Policy for Exact {
     fn describe(&self) -> String {
         match self.contact.known() {
             Some(opened) => self.contact.describe_opened(&opened),
-            None => format!("not reached yet, at {}", self.contact.config.url),
+            None => format!("not reached yet, at {}", self.contact.url()),
         }
+    }
+
+    fn state(&self) -> PolicyState {
+        let (paused, in_flight) = self.contact.gate.read();
+        PolicyState { url: self.contact.url(), version: self.contact.versions.known(), paused, in_flight }
+    }
+
+    fn update(&self, update: PolicyUpdate) -> Result<(), Failure> {
+        self.contact.update(&update)
+    }
+
+    fn recall(&self, last: &WeightVersion) {
+        self.contact.versions.recall(last);
     }
 
     async fn ready(&self) -> Result<(), Failure> {
@@ -136,7 +152,7 @@ impl Policy for Exact {
         let mut prepared = Prepared {
             body: Bytes::new(),
             stream: false,
-            sampling_used: call.sampling.pinned_by(&config.sampling).pinned_by(pinned),
+            sampling_used: call.sampling.with_others(&call.rest).pinned_by(&config.sampling).pinned_by(pinned),
             max_tokens_used,
             notes,
             call: call.clone(),
@@ -162,12 +178,13 @@ impl Policy for Exact {
 
     async fn send(&self, prepared: &Prepared) -> Result<Box<dyn Answer>, NoAnswer> {
         let unsent = |failure| NoAnswer { failure, response: Bytes::new() };
+        let passed = self.contact.pass().await.map_err(unsent)?;
         let opened = self.contact.opened_in_time().await.map_err(unsent)?;
         let request = self.request(prepared, &opened).map_err(unsent)?;
         let ready = Some((&*opened.served, prepared.body.clone()));
         let begin = self.contact.begin(&request, &[], Vec::new(), ready).await?;
         let parser = opened.parsers.begin(&request.call, Names::of(&request.call), &request.prompt.ending);
         let speech = Speech::new(&request.call, &opened.model, &request.sampling, parser);
-        Ok(Box::new(Reading::new(Flow::new(self.contact.clone(), opened, request, speech, prepared.clone(), begin))))
+        Ok(Box::new(Reading::new(Flow::new(self.contact.clone(), opened, request, speech, prepared.clone(), begin, passed))))
     }
 }

@@ -127,6 +127,11 @@ impl Replicas {
         Ok(Self { all: urls.into_iter().map(replica).collect::<Result<_, _>>()?, beginnings: Mutex::default() })
     }
 
+    /// That of `url`.
+    pub(super) fn first(&self) -> &Arc<Replica> {
+        &self.all[0]
+    }
+
     pub(super) fn all(&self) -> &[Arc<Replica>] {
         &self.all
     }

@@ -1,7 +1,7 @@
 //! Calls read back.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -74,6 +74,13 @@ impl SqliteStore {
             }
         }
         Ok(Some(opened.close(&blobs).ok_or_else(broken)?.into()))
+    }
+
+    pub(super) async fn read_versions(&self) -> Result<BTreeMap<String, WeightVersion>, StoreError> {
+        let query = sqlx::query("SELECT name, version, seq AS version_seq, source AS version_source FROM policies");
+        let rows = query.fetch_all(&self.reads).await.map_err(|error| self.failed(&error))?;
+        let read = |row: &SqliteRow| Ok((row.try_get("name")?, version(row)?));
+        rows.iter().map(read).collect::<Result<_, sqlx::Error>>().map_err(|error| self.failed(&error))
     }
 
     pub(super) async fn read_blob(&self, hash: ImageHash) -> Result<Option<Vec<u8>>, StoreError> {

@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension, ToSql, params};
 use uuid::Uuid;
 
 use super::code;
-use crate::call::{CallEnd, CallStart, Sampling};
+use crate::call::{CallEnd, CallStart, Sampling, WeightVersion};
 use crate::ids::{CallId, RolloutId};
 use crate::store::blob::{self, Cut, Packed};
 use crate::store::body::Packer;
@@ -172,6 +172,16 @@ pub(super) fn blobs(db: &Connection, call: i64, packed: &Packed) -> rusqlite::Re
             .execute(params![call, hash.as_bytes()])?;
     }
     Ok(())
+}
+
+/// Notes the weights that a policy has, unless newer ones are known.
+pub(super) fn version(db: &Connection, policy: &str, version: &WeightVersion) -> rusqlite::Result<()> {
+    db.prepare_cached(
+        "INSERT INTO policies (name, version, seq, source) VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET \
+         version = excluded.version, seq = excluded.seq, source = excluded.source WHERE excluded.seq >= seq",
+    )?
+    .execute(params![policy, version.version, version.seq, version.source.map(|source| code::number(code::SOURCES, source))])
+    .map(drop)
 }
 
 /// Notes that a call's last byte was handed to its client.

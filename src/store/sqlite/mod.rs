@@ -20,6 +20,7 @@ mod sweep;
 mod tests;
 mod writer;
 
+use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,7 +34,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePo
 use sqlx::{ConnectOptions, Connection};
 
 use super::{Rollout, RolloutFilter, Store, StoreConfig, StoreError, Writer};
-use crate::call::{CallRecord, ImageHash, RawKind};
+use crate::call::{CallRecord, ImageHash, RawKind, WeightVersion};
 use crate::ids::{CallId, ProcessId, RolloutId, RolloutKey};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
@@ -176,6 +177,10 @@ impl Store for SqliteStore {
 
     async fn raw(&self, call: CallId, kind: RawKind) -> Result<Option<Bytes>, StoreError> {
         self.read_raw(call, kind).await
+    }
+
+    async fn weight_versions(&self) -> Result<BTreeMap<String, WeightVersion>, StoreError> {
+        self.read_versions().await
     }
 
     async fn image(&self, hash: ImageHash) -> Result<Option<Bytes>, StoreError> {

@@ -12,7 +12,7 @@ use super::checkpoint::{Checkpointer, move_log};
 use super::insert::{Fault, PackedEnd};
 use super::process::ProcessLock;
 use super::{error, insert, process, sweep};
-use crate::call::{CallEnd, CallStart, CallStatus};
+use crate::call::{CallEnd, CallStart, CallStatus, WeightVersion};
 use crate::ids::{CallId, ProcessId, RolloutId};
 use crate::store::blob::{self, Cut, Packed};
 use crate::store::body::Packer;
@@ -42,6 +42,8 @@ pub(super) struct SqliteWriter {
     /// What was cut out of the requests of calls that have not ended; most have nothing.
     cuts: HashMap<CallId, Cut>,
     rollouts: HashMap<RolloutId, i64>,
+    /// The weights that each policy had last, as they are kept.
+    versions: HashMap<String, WeightVersion>,
     // Dropped in this order: the lock last but for the flag, when everything is in order.
     checkpointer: Option<Checkpointer>,
     _lock: ProcessLock,
@@ -73,6 +75,7 @@ impl SqliteWriter {
             calls: HashMap::new(),
             cuts: HashMap::new(),
             rollouts: HashMap::new(),
+            versions: HashMap::new(),
             checkpointer,
             _lock: lock,
             _taken: taken,
@@ -129,6 +132,7 @@ impl SqliteWriter {
             Ready::Other(Write::NewRollout(new)) => Ok(insert::rollout(&self.db, new)?),
             Ready::Other(Write::Reward(reward)) => insert::reward(&self.db, reward),
             Ready::Other(Write::Finish(finish)) => insert::finish(&self.db, finish),
+            Ready::Other(Write::PolicyVersion { policy, version }) => self.version(policy, version),
             Ready::Other(Write::Barrier) => Ok(()),
             Ready::Other(Write::CallStart(_) | Write::CallEnd(_)) => Err(Fault::Unknown("a call that was not packed".into())),
         }
@@ -160,9 +164,20 @@ impl SqliteWriter {
         };
         insert::end(&self.db, seq, end, packed)?;
         insert::blobs(&self.db, seq, &packed.upstream)?;
+        self.version(&end.start.policy, &end.version)?;
         if end.status != CallStatus::Done {
             self.calls.remove(&end.start.id);
         }
+        Ok(())
+    }
+
+    fn version(&mut self, policy: &str, version: &WeightVersion) -> Result<(), Fault> {
+        let kept = self.versions.get(policy);
+        if version.version.is_none() || kept.is_some_and(|kept| kept == version || kept.seq > version.seq) {
+            return Ok(());
+        }
+        insert::version(&self.db, policy, version)?;
+        self.versions.insert(policy.to_owned(), version.clone());
         Ok(())
     }
 
@@ -188,6 +203,7 @@ impl SqliteWriter {
         self.calls.clear();
         self.cuts.clear();
         self.rollouts.clear();
+        self.versions.clear();
     }
 }
 

@@ -115,6 +115,7 @@ fn read_sampling(at: &At<'_>, config: &ConfigFields<'_>) -> Result<Sampling, Fai
         frequency_penalty: number(["frequencyPenalty", "frequency_penalty"])?,
         seed: integer(at, config, ["seed", "seed"])?,
         stop: if stop.is_empty() { None } else { config.keep(at, name)? },
+        others: serde_json::Map::new(),
         ..Sampling::default()
     })
 }

@@ -13,8 +13,7 @@ pub(super) use write::{Asked, Held, Written, held, write};
 use bytes::Bytes;
 use serde::Deserialize;
 
-use crate::call::{LogprobKind, Sampling};
-use crate::policy::config::{Logprobs, PolicyConfig, PolicyKind};
+use crate::policy::config::PolicyKind;
 use crate::policy::http::Http;
 
 /// An endpoint that takes ids and gives ids.
@@ -70,7 +69,7 @@ impl Endpoint {
             Ok((400 | 422, _)) => Ok(Self::VllmGenerate),
             Ok((401 | 403..=405 | 501, _)) => Ok(Self::VllmCompletions),
             Ok((status, _)) => {
-                Err(Unfit::Unreachable(format!("{}{} answers with status {status}", http.base, Self::VllmGenerate.path())))
+                Err(Unfit::Unreachable(format!("{}{} answers with status {status}", http.base(), Self::VllmGenerate.path())))
             }
             Err(error) => Err(Unfit::Unreachable(error.to_string())),
         }
@@ -94,36 +93,6 @@ impl Endpoint {
                  --incremental-streaming-output)",
             ),
             Self::Llamacpp => Some("asked unstreamed: in a stream this server keeps back tokens that it sampled"),
-        }
-    }
-
-    /// What the server's log-probabilities are of. `grammar` says that one was held over the tokens.
-    ///
-    /// vLLM gives the model's own distribution, but that after the mask where it held a grammar; llama.cpp the model's own.
-    /// `SGLang` takes them after penalties and temperature and before truncation: at temperature 1 without penalties that is the
-    /// model's distribution, without truncation the one that was drawn from.
-    pub(super) fn logprob_kind(self, config: &PolicyConfig, sampling: &Sampling, grammar: bool) -> LogprobKind {
-        match config.logprobs {
-            Some(Logprobs::Raw) => return LogprobKind::Raw,
-            Some(Logprobs::Processed) => return LogprobKind::Processed,
-            None => {}
-        }
-        let is = |setting: Option<f64>, value: f64| setting.is_none_or(|setting| (setting - value).abs() < f64::EPSILON);
-        match self {
-            Self::VllmGenerate | Self::VllmCompletions if grammar => LogprobKind::Processed,
-            Self::Sglang { .. } => {
-                let neutral = is(sampling.temperature, 1.0)
-                    && is(sampling.presence_penalty, 0.0)
-                    && is(sampling.frequency_penalty, 0.0)
-                    && is(sampling.repetition_penalty, 1.0);
-                let whole = is(sampling.top_p, 1.0) && sampling.top_k.is_none_or(|k| k <= 0) && is(sampling.min_p, 0.0);
-                match (neutral && !grammar, whole) {
-                    (true, _) => LogprobKind::Raw,
-                    (false, true) => LogprobKind::Processed,
-                    (false, false) => LogprobKind::Unknown,
-                }
-            }
-            Self::VllmGenerate | Self::VllmCompletions | Self::Llamacpp => LogprobKind::Raw,
         }
     }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::Endpoint;
 use super::grammar::Grammar;
-use crate::call::{Call, Raw, Sampling, ToolChoice, quote};
+use crate::call::{Call, Sampling, ToolChoice, quote};
 use crate::policy::body::field;
 
 /// A reply that is asked for.
@@ -20,6 +20,8 @@ pub(in crate::policy::exact) struct Asked<'a> {
     pub stream: bool,
     /// The server is to say what the tokens read as.
     pub text: bool,
+    /// How many of the likeliest tokens are wanted with each.
+    pub alternatives: u32,
 }
 
 /// A request that is ready to go.
@@ -37,10 +39,10 @@ pub(in crate::policy::exact) struct Held {
     pub narrowed: bool,
 }
 
-/// Settings that clients of chat completions may send beside the neutral call's own, and what each endpoint calls them: vLLM (both),
-/// `SGLang`, llama.cpp.
-const SETTINGS: [(&str, [Option<&str>; 3]); 20] = [
+/// Settings beside the neutral call's own fields, and what each server calls them: vLLM (both endpoints), `SGLang`, llama.cpp.
+const SETTINGS: [(&str, [Option<&str>; 3]); 24] = [
     ("min_tokens", [Some("min_tokens"), Some("min_new_tokens"), None]),
+    ("min_new_tokens", [Some("min_tokens"), Some("min_new_tokens"), None]),
     ("ignore_eos", [Some("ignore_eos"); 3]),
     ("stop_token_ids", [Some("stop_token_ids"), Some("stop_token_ids"), None]),
     ("logit_bias", [Some("logit_bias"); 3]),
@@ -49,21 +51,24 @@ const SETTINGS: [(&str, [Option<&str>; 3]); 20] = [
     ("thinking_token_budget", [Some("thinking_token_budget"), None, None]),
     ("repetition_detection", [Some("repetition_detection"), None, None]),
     ("include_stop_str_in_output", [None; 3]),
+    ("length_penalty", [None; 3]),
     ("stop_regex", [None, Some("stop_regex"), None]),
     ("custom_params", [None, Some("custom_params"), None]),
     ("typical_p", [None, None, Some("typical_p")]),
     ("top_n_sigma", [None, None, Some("top_n_sigma")]),
+    ("dynatemp_range", [None, None, Some("dynatemp_range")]),
+    ("dynatemp_exponent", [None, None, Some("dynatemp_exponent")]),
+    ("mirostat", [None, None, Some("mirostat")]),
+    ("mirostat_tau", [None, None, Some("mirostat_tau")]),
+    ("mirostat_eta", [None, None, Some("mirostat_eta")]),
     ("xtc_probability", [None, None, Some("xtc_probability")]),
     ("xtc_threshold", [None, None, Some("xtc_threshold")]),
     ("dry_multiplier", [None, None, Some("dry_multiplier")]),
-    ("mirostat", [None, None, Some("mirostat")]),
-    ("dynatemp_range", [None, None, Some("dynatemp_range")]),
-    ("repeat_last_n", [None, None, Some("repeat_last_n")]),
-    ("samplers", [None, None, Some("samplers")]),
+    ("dry_base", [None, None, Some("dry_base")]),
 ];
 
 /// Those of them that change which tokens can be drawn.
-const NARROWING: [&str; 4] = ["logit_bias", "bad_words", "allowed_token_ids", "min_tokens"];
+const NARROWING: [&str; 5] = ["logit_bias", "bad_words", "allowed_token_ids", "min_tokens", "min_new_tokens"];
 
 /// The fields of llama.cpp's answer that are wanted: not the prompt's text, which it would repeat.
 const LLAMACPP_FIELDS: &[u8] = br#"["content","tokens","completion_probabilities","stop_type","stopping_word","truncated","tokens_predicted","tokens_evaluated","tokens_cached","generation_settings","timings"]"#;
@@ -88,14 +93,29 @@ pub(in crate::policy::exact) fn write(endpoint: Endpoint, asked: &Asked) -> Writ
 }
 
 /// What `endpoint` holds over the tokens of the reply to a call.
-pub(in crate::policy::exact) fn held(endpoint: Endpoint, call: &Call) -> Held {
+pub(in crate::policy::exact) fn held(endpoint: Endpoint, call: &Call, sampling: &Sampling) -> Held {
     let spelling = Spelling::of(endpoint);
-    let offered = |name: &str| SETTINGS.iter().any(|(known, spelt)| *known == name && spelt[spelling as usize].is_some());
-    let narrows = |name: &str| NARROWING.contains(&name) && offered(name);
+    let narrows = |(name, spelt, _): &Setting| NARROWING.contains(name) && spelt[spelling as usize].is_some();
     Held {
         grammar: Grammar::asked(call).is_some_and(|grammar| grammar.spelt(spelling).is_some()),
-        narrowed: call.rest.iter().any(|(name, value)| narrows(&name.decode()) && !says_nothing(value)),
+        narrowed: settings(call, sampling).iter().any(narrows),
     }
+}
+
+/// A setting: its own name, the servers' names, and its value.
+type Setting = (&'static str, [Option<&'static str>; 3], Vec<u8>);
+
+/// The settings that are asked for: what is pinned, and what the client wants beside.
+fn settings(call: &Call, sampling: &Sampling) -> Vec<Setting> {
+    let known = |name: &str| SETTINGS.iter().find(|(known, _)| *known == name);
+    let others = sampling.others.iter().filter_map(|(name, value)| Some((*known(name)?, value.to_string().into_bytes())));
+    let beside = call.rest.iter().filter_map(|(name, value)| {
+        let name = name.decode();
+        let new = known(&name).filter(|_| !sampling.others.contains_key(&*name))?;
+        Some((*new, value.as_bytes().to_vec()))
+    });
+    let says_nothing = |value: &[u8]| matches!(value, b"null" | b"{}" | b"[]" | b"\"\"" | b"false" | b"0");
+    others.chain(beside).filter(|(_, value)| !says_nothing(value)).map(|((name, spelt), value)| (name, spelt, value)).collect()
 }
 
 struct Writing {
@@ -150,7 +170,7 @@ impl Writing {
 
     fn vllm_sampling(&mut self, asked: &Asked) {
         self.sampling(asked, Spelling::Vllm);
-        self.field("logprobs", alternatives(asked.call).to_string().as_bytes());
+        self.field("logprobs", asked.alternatives.to_string().as_bytes());
         self.grammar(asked.call, Spelling::Vllm);
     }
 
@@ -172,9 +192,8 @@ impl Writing {
         self.limit("max_new_tokens", asked.max_tokens, b"null");
         self.grammar(asked.call, Spelling::Sglang);
         self.out.extend_from_slice(b"},\"return_logprob\":true");
-        let alternatives = alternatives(asked.call);
-        if alternatives > 0 {
-            self.field("top_logprobs_num", alternatives.to_string().as_bytes());
+        if asked.alternatives > 0 {
+            self.field("top_logprobs_num", asked.alternatives.to_string().as_bytes());
             self.field("return_text_in_logprobs", b"true");
         }
         let stream: &[u8] = if asked.stream { b"true" } else { b"false" };
@@ -188,7 +207,7 @@ impl Writing {
         self.sampling(asked, Spelling::Llamacpp);
         self.limit("n_predict", asked.max_tokens, b"-1");
         self.grammar(asked.call, Spelling::Llamacpp);
-        self.field("n_probs", alternatives(asked.call).max(1).to_string().as_bytes());
+        self.field("n_probs", asked.alternatives.max(1).to_string().as_bytes());
         self.field("return_tokens", b"true");
         self.field("cache_prompt", b"true");
         self.field("stream", b"false");
@@ -253,24 +272,20 @@ impl Writing {
         self.settings(asked, spelling);
     }
 
-    /// Writes what a client asks for beside the neutral call's own.
     fn settings(&mut self, asked: &Asked, spelling: Spelling) {
-        for (name, value) in &asked.call.rest {
-            let name = name.decode();
-            let Some((known, spelt)) = SETTINGS.iter().find(|(known, _)| *known == name) else { continue };
-            if says_nothing(value) {
-                continue;
-            }
+        for (name, spelt, value) in settings(asked.call, asked.sampling) {
             let Some(spelt) = spelt[spelling as usize] else {
                 self.notes.push(format!("{name} is not offered by this server's generate endpoint; left out"));
                 continue;
             };
-            let value = match value.read::<u64>() {
+            match serde_json::from_slice::<u64>(&value) {
                 // What was sampled before counts.
-                Ok(least) if *known == "min_tokens" => least.saturating_sub(asked.sampled.len() as u64).to_string().into_bytes(),
-                _ => value.as_bytes().to_vec(),
-            };
-            self.field(spelt, &value);
+                Ok(least) if name.starts_with("min_") => {
+                    let least = least.saturating_sub(asked.sampled.len() as u64);
+                    self.field(spelt, least.to_string().as_bytes());
+                }
+                _ => self.field(spelt, &value),
+            }
         }
     }
 
@@ -285,15 +300,6 @@ impl Writing {
     fn field(&mut self, name: &str, value: &[u8]) {
         field(&mut self.out, name, value);
     }
-}
-
-/// How many alternatives of each token are asked for.
-fn alternatives(call: &Call) -> u32 {
-    call.wants.top_logprobs.filter(|_| call.wants.logprobs).unwrap_or(0)
-}
-
-fn says_nothing(value: &Raw) -> bool {
-    matches!(value.as_str(), "null" | "{}" | "[]" | "\"\"" | "false" | "0")
 }
 
 fn push_number(out: &mut Vec<u8>, mut number: u32) {
