@@ -41,13 +41,14 @@ impl Reading {
 #[async_trait]
 impl Answer for Reading {
     async fn next(&mut self, events: &mut Vec<Event>) -> Result<Option<Bytes>, Failure> {
-        if let Now::Waiting(mut flow) = std::mem::replace(&mut self.now, Now::Between) {
-            self.now = Now::Stepping(Box::pin(async move {
+        self.now = match std::mem::replace(&mut self.now, Now::Between) {
+            Now::Waiting(mut flow) => Now::Stepping(Box::pin(async move {
                 let mut events = Vec::new();
                 let step = flow.step(&mut events).await;
                 (flow, events, step)
-            }));
-        }
+            })),
+            now => now,
+        };
         let Now::Stepping(stepping) = &mut self.now else { return Err(lost()) };
         let (flow, said, step) = stepping.await;
         if flow.changed {

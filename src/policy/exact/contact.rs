@@ -151,6 +151,12 @@ impl Contact {
         self.forget();
     }
 
+    /// Takes a model that is open.
+    #[cfg(test)]
+    pub(super) fn put(&self, opened: Arc<Opened>) {
+        *self.opened.write().unwrap_or_else(PoisonError::into_inner) = Some(opened);
+    }
+
     async fn open(&self) -> Result<Arc<Opened>, Unopened> {
         if let Some(opened) = self.known() {
             return Ok(opened);

@@ -19,6 +19,8 @@ mod prompt;
 mod replicas;
 mod speech;
 mod tally;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -50,25 +52,6 @@ impl Exact {
             return Err(ConfigError::TakesNoIds { name: name.to_owned() });
         }
         Ok(Self { contact: Arc::new(Contact::new(name, config, api_key)?) })
-    }
-
-    /// The limit of a reply behind a prompt of so many tokens.
-    fn limit(&self, call: &Call, prompt: u64, window: Option<u64>, notes: &mut Vec<String>) -> Result<Option<u64>, Failure> {
-        let Some(window) = window else { return Ok(call.max_tokens) };
-        if prompt >= window {
-            let message = format!(
-                "This model's maximum context length is {window} tokens. However, your request has {prompt} input tokens."
-            );
-            return Err(Failure::new(FailureKind::ContextOverflow, message));
-        }
-        let left = window - prompt;
-        match call.max_tokens {
-            Some(asked) if asked > left => {
-                notes.push(limit::note(Some(asked), Some(left), &format!("the prompt leaves no more of the window of {window}")));
-                Ok(Some(left))
-            }
-            asked => Ok(asked),
-        }
     }
 
     fn request(&self, prepared: &Prepared, opened: &Opened) -> Result<Request, Failure> {
@@ -148,7 +131,7 @@ impl Policy for Exact {
         let mut notes = Vec::new();
         let made = prompt::make(&opened.model, config, call, &Names::of(call), transcript, &mut notes).await?;
         let served = &*opened.served;
-        let max_tokens_used = self.limit(call, made.ids.len() as u64, served.found.window, &mut notes)?;
+        let max_tokens_used = limit_behind(call, made.ids.len() as u64, served.found.window, &mut notes)?;
         let mut prepared = Prepared {
             body: Bytes::new(),
             stream: false,
@@ -186,5 +169,23 @@ impl Policy for Exact {
         let parser = opened.parsers.begin(&request.call, Names::of(&request.call), &request.prompt.ending);
         let speech = Speech::new(&request.call, &opened.model, &request.sampling, parser);
         Ok(Box::new(Reading::new(Flow::new(self.contact.clone(), opened, request, speech, prepared.clone(), begin, passed))))
+    }
+}
+
+/// The limit of a reply behind a prompt of so many tokens.
+fn limit_behind(call: &Call, prompt: u64, window: Option<u64>, notes: &mut Vec<String>) -> Result<Option<u64>, Failure> {
+    let Some(window) = window else { return Ok(call.max_tokens) };
+    if prompt >= window {
+        let message =
+            format!("This model's maximum context length is {window} tokens. However, your request has {prompt} input tokens.");
+        return Err(Failure::new(FailureKind::ContextOverflow, message));
+    }
+    let left = window - prompt;
+    match call.max_tokens {
+        Some(asked) if asked > left => {
+            notes.push(limit::note(Some(asked), Some(left), &format!("the prompt leaves no more of the window of {window}")));
+            Ok(Some(left))
+        }
+        asked => Ok(asked),
     }
 }

@@ -53,6 +53,11 @@ pub(super) enum ModelError {
 }
 
 impl Model {
+    #[cfg(test)]
+    pub(super) fn for_tests() -> Self {
+        Self {}
+    }
+
     /// Reads the model that `config` names (`tokenizer`, `chat_template`), or takes the server's own, and checks it against the server.
     pub(super) async fn open(_config: &PolicyConfig, _http: &Arc<Http>, _found: &Found) -> Result<Self, ModelError> {
         Err(ModelError::Unreadable("not built yet".to_owned()))

@@ -149,3 +149,53 @@ impl Tally {
         capture.logprobs.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::replicas::Replicas;
+    use super::*;
+    use crate::policy::PolicyConfig;
+
+    fn said(ids: &[u32], logprob_ids: &[u32]) -> Said {
+        Said { ids: ids.to_vec(), logprobs: vec![-0.5; logprob_ids.len()], logprob_ids: logprob_ids.to_vec(), ..Said::default() }
+    }
+
+    /// What is left of a full capture after these were told.
+    fn judged(vocabulary: Option<u32>, all: &[Said]) -> (CaptureLevel, Option<String>, Option<bool>) {
+        let replicas = Replicas::new("p", &PolicyConfig::default(), None).unwrap();
+        let mut tally = Tally::new(&[1, 2], vocabulary);
+        tally.begin(replicas.first());
+        all.iter().for_each(|said| tally.take(said));
+        let sampled = all.iter().map(|said| said.ids.len() as u64).sum();
+        tally.take(&Said { prompt_tokens: Some(2), completion_tokens: Some(sampled), ..Said::default() });
+        let doubt = tally.doubt();
+        let mut capture = Capture { level: CaptureLevel::Full, ..Capture::default() };
+        tally.judge(&mut capture, doubt.as_ref());
+        (capture.level, capture.reason, doubt.map(|doubt| doubt.model))
+    }
+
+    #[test]
+    fn a_foreign_id_and_a_log_probability_of_another_token_are_named() {
+        let fine = said(&[5, 6], &[5, 6]);
+        assert_eq!(judged(Some(7), &[fine.clone()]), (CaptureLevel::Full, None, None));
+        let foreign = "token 2 is 7, of a vocabulary of 7".to_owned();
+        assert_eq!(judged(Some(7), &[fine.clone(), said(&[7], &[7])]), (CaptureLevel::Text, Some(foreign), Some(true)));
+        assert_eq!(judged(None, &[fine.clone(), said(&[7], &[7])]), (CaptureLevel::Full, None, None));
+        let mixed = "token 3 is 6, but its log-probability is of 9".to_owned();
+        assert_eq!(judged(None, &[fine.clone(), said(&[5, 6], &[5, 9])]), (CaptureLevel::Ids, Some(mixed), None));
+        // Fewer than tokens: which is of which is not known, and their number says so.
+        assert_eq!(judged(None, &[said(&[5, 6], &[6])]), (CaptureLevel::Full, None, None));
+    }
+
+    #[test]
+    fn a_server_that_gives_no_counts_is_not_believed() {
+        let replicas = Replicas::new("p", &PolicyConfig::default(), None).unwrap();
+        let mut tally = Tally::new(&[1, 2], None);
+        tally.begin(replicas.first());
+        tally.take(&said(&[5], &[5]));
+        let counted = Usage { prompt_tokens: 2, completion_tokens: 1, ..Usage::default() };
+        assert_eq!(tally.usage(), counted, "clients are told our own count");
+        let reason = "the server gave no usage to check the ids against".to_owned();
+        assert_eq!(tally.doubt(), Some(Doubt { reason, model: false }));
+    }
+}

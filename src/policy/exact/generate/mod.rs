@@ -3,9 +3,13 @@
 mod grammar;
 mod llamacpp;
 mod read;
+#[cfg(test)]
+mod read_tests;
 mod sglang;
 mod vllm;
 mod write;
+#[cfg(test)]
+mod write_tests;
 
 pub(super) use read::{Alternative, Ended, Reader, Said};
 pub(super) use write::{Asked, Held, Written, held, write};

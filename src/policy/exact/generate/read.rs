@@ -9,7 +9,7 @@ use crate::policy::version::VersionSpan;
 use crate::wire::sse;
 
 /// What one event of a stream, or a whole body, says.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(in crate::policy::exact) struct Said {
     /// The tokens that are new.
     pub ids: Vec<u32>,
@@ -137,13 +137,10 @@ impl Reader {
             Endpoint::Sglang { .. } => sglang::read(&text, self.alternatives),
             Endpoint::Llamacpp => llamacpp::read(&text, self.alternatives),
         };
-        let mut said = match heard {
-            Some(Heard::Said(said)) => said,
+        let (mut said, aborted) = match heard {
+            Some(Heard::Said(said)) => (said, None),
+            Some(Heard::Aborted(said, why)) => (said, Some(why)),
             Some(Heard::Failed) => return Err(refusal::in_reply(self.kind(), data)),
-            Some(Heard::Aborted(said, why)) => {
-                self.take(said, out);
-                return Err(cut(format!("the server broke the reply off: {why}")));
-            }
             None => {
                 let start: String = text.chars().take(80).collect();
                 return Err(cut(format!("the server sent something that is no reply: {start:?}")));
@@ -153,7 +150,7 @@ impl Reader {
             sglang::only_new(&mut said, self.told, &mut self.text);
         }
         self.take(said, out);
-        Ok(())
+        aborted.map_or(Ok(()), |why| Err(cut(format!("the server broke the reply off: {why}"))))
     }
 
     fn take(&mut self, said: Said, out: &mut Vec<Said>) {
