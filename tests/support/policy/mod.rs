@@ -2,6 +2,7 @@
 
 mod body;
 mod completions;
+pub mod exact;
 mod script;
 mod tokens;
 mod vocabulary;
