@@ -22,7 +22,7 @@ const LAYERS: [&[&str]; 11] = [
 ];
 
 /// Outside crates with one home. What is not named (serde, bytes, http, futures, tokio, tracing, thiserror ...) is vocabulary.
-const HOMES: [(&str, &[&str]); 19] = [
+const HOMES: [(&str, &[&str]); 21] = [
     ("axum", &["http"]),
     ("hyper", &["http"]),
     ("hyper_util", &["http"]),
@@ -33,13 +33,15 @@ const HOMES: [(&str, &[&str]); 19] = [
     ("zstd_safe", &["store"]),
     // Images are told by their bytes; what must come back is sealed in it.
     ("base64", &["call", "wire"]),
-    ("sha2", &["call"]),
+    ("sha2", &["call", "policy"]),
     ("bollard", &["engine"]),
     ("clap", &["cli"]),
     ("indicatif", &["cli"]),
-    ("minijinja", &["harness"]),
+    ("minijinja", &["harness", "policy"]),
+    ("minijinja_contrib", &["policy"]),
     ("include_dir", &["harness"]),
     ("llm_tokenizer", &["policy"]),
+    ("tokenizers", &["policy"]),
     ("tool_parser", &["policy"]),
     ("reasoning_parser", &["policy"]),
     ("parquet", &["export"]),

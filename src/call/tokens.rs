@@ -87,7 +87,8 @@ pub struct Rendered {
     /// The earlier call whose whole sequence, prompt and reply, the prompt begins with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<CallId>,
-    /// Why the prompt goes on from no earlier reply although its rollout has some, for people.
+    /// Why the prompt does not go on from the last reply of its rollout's that its messages have, or from none, for people: what
+    /// was edited, and where. What stands before that is still as it was if there is an `after`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub afresh: Option<String>,
     pub history: History,

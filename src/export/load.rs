@@ -69,10 +69,14 @@ pub(super) async fn turns(
 /// # Errors
 /// If the store fails.
 pub async fn asked(store: &dyn Store, record: &CallRecord) -> Result<Option<Call>, StoreError> {
-    read(store, record, &mut Earlier::new(store, record.rollout_id)).await
+    asked_after(store, record, &mut Earlier::new(store, record.rollout_id)).await
 }
 
-async fn read(store: &dyn Store, record: &CallRecord, earlier: &mut Earlier<'_>) -> Result<Option<Call>, StoreError> {
+/// The same, where `earlier` has read others of the rollout's calls.
+///
+/// # Errors
+/// If the store fails.
+pub async fn asked_after(store: &dyn Store, record: &CallRecord, earlier: &mut Earlier<'_>) -> Result<Option<Call>, StoreError> {
     let Some(wire) = wire::named(&record.wire) else { return Ok(None) };
     let Some(body) = store.raw(record.id, RawKind::Request).await? else { return Ok(None) };
     let calls = earlier.read(wire, &record.target, &body).await?.unwrap_or_default();
@@ -81,7 +85,7 @@ async fn read(store: &dyn Store, record: &CallRecord, earlier: &mut Earlier<'_>)
 
 /// A request's messages and tools in chat completions' form; empty if it can't be read.
 async fn request(store: &dyn Store, record: &CallRecord, earlier: &mut Earlier<'_>) -> Result<(Vec<Raw>, Vec<Raw>), ExportError> {
-    Ok(read(store, record, earlier).await?.as_ref().map(text).unwrap_or_default())
+    Ok(asked_after(store, record, earlier).await?.as_ref().map(text).unwrap_or_default())
 }
 
 fn text(call: &Call) -> (Vec<Raw>, Vec<Raw>) {

@@ -23,7 +23,7 @@ use crate::trajectory::{self, Broken, Built, LeftOut, RolloutFacts, Turn};
 
 pub use earlier::Earlier;
 pub use filter::{BadFilter, Filter, policy_seq, since};
-pub use load::asked;
+pub use load::{asked, asked_after};
 
 /// Every format that can be written.
 pub static ALL: &[&dyn Format] = &[&samples::Samples, &messages::Messages];

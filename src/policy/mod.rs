@@ -111,6 +111,11 @@ pub trait Policy: Send + Sync {
     /// If this policy can't serve the call at all.
     async fn prepare(&self, call: &Arc<Call>, pinned: &Sampling, transcript: &Transcript) -> Result<Prepared, Failure>;
 
+    /// Whether [`Policy::prepare`] needs what its call's rollout has said before: nobody else's is read from the store.
+    fn splices(&self) -> bool {
+        false
+    }
+
     /// The log-probability of each token given those before it, by the server's own prefill; none of the first. Raw: of
     /// the model's own distribution.
     ///

@@ -8,6 +8,7 @@ mod rollouts;
 mod routes;
 mod several;
 mod tee;
+mod transcript;
 mod unrecorded;
 
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use tracing::field::display;
 
 use crate::call::{Call, Failure};
 use crate::ids::{CallId, ProcessId};
-use crate::policy::{Answer, NoAnswer, Policy};
+use crate::policy::{Answer, NoAnswer, Policy, Prepared, Transcript};
 use crate::record::Recorder;
 use crate::store::Store;
 use crate::telemetry::now_ms;
@@ -120,7 +121,8 @@ pub async fn handle(
     let recording = Recording::begin(app, place, rollout, &policy, call_id, request, Some(&call)).await;
     let head = ReplyHead { call_id, choice: 0, created: now_ms() / 1000, model: call.model.clone() };
     let encoder = wire.encoder(&call, head);
-    let sending = Box::pin(send(policy, Arc::clone(&call), Arc::clone(recording.rollout()), recording.prepared()));
+    let sending =
+        Box::pin(send(Arc::clone(app), policy, Arc::clone(&call), Arc::clone(recording.rollout()), recording.prepared()));
     let tee = Box::new(Tee::new(recording, encoder, sending, Duration::from_secs(app.settings.ping_s)));
     if call.stream {
         match tee.until_begun().await {
@@ -136,10 +138,24 @@ pub async fn handle(
 }
 
 /// Asks the policy, noting in `sent` what goes upstream before it does.
-async fn send(policy: Arc<dyn Policy>, call: Arc<Call>, rollout: Arc<Live>, sent: Sent) -> Result<Box<dyn Answer>, NoAnswer> {
-    let prepared = policy.prepare(&call, rollout.sampling(), rollout.transcript()).await;
+async fn send(
+    app: Arc<App>,
+    policy: Arc<dyn Policy>,
+    call: Arc<Call>,
+    rollout: Arc<Live>,
+    sent: Sent,
+) -> Result<Box<dyn Answer>, NoAnswer> {
+    let prepared = prepare(&app, policy.as_ref(), &call, &rollout).await;
     let prepared = prepared.map_err(|failure| NoAnswer { failure, response: Bytes::new() })?;
     policy.send(sent.get_or_init(|| prepared)).await
+}
+
+async fn prepare(app: &App, policy: &dyn Policy, call: &Arc<Call>, rollout: &Live) -> Result<Prepared, Failure> {
+    if !policy.splices() {
+        return policy.prepare(call, rollout.sampling(), &Transcript::default()).await;
+    }
+    let transcript = rollout.recalled(|| transcript::read(app.store.as_ref(), rollout.id())).await?;
+    policy.prepare(call, rollout.sampling(), transcript).await
 }
 
 /// Counts the tokens of a request's prompt, which is no call and leaves no record.

@@ -142,9 +142,11 @@ impl Recording {
         let exact = end.capture.rendered.is_some().then(|| end.capture.clone());
         let in_flight = self.in_flight.take();
         let committed = self.app.recorder.call_ended(end).await;
-        if let (Ok(()), Some(capture), Some(prepared)) = (&committed, exact, self.prepared.get()) {
+        if let (Ok(()), Some(capture), Some(prepared), Some(transcript)) =
+            (&committed, exact, self.prepared.get(), self.rollout.transcript())
+        {
             let (call, reply) = (&*prepared.call, &reply.message());
-            self.rollout.transcript().note(Exchange { call_id: self.start.id, call, reply, capture: &capture });
+            transcript.note(Exchange { call_id: self.start.id, call, reply, capture: &capture });
         }
         drop(in_flight);
         committed.map_err(|error| {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -39,7 +40,7 @@ pub struct Live {
     last_call_at: AtomicI64,
     ended: CancellationToken,
     in_flight: TaskTracker,
-    transcript: Transcript,
+    transcript: OnceCell<Transcript>,
 }
 
 impl Live {
@@ -61,10 +62,18 @@ impl Live {
         &self.sampling
     }
 
-    /// What its calls have said so far.
+    /// What its calls have said so far, once that was needed.
     #[must_use]
-    pub fn transcript(&self) -> &Transcript {
-        &self.transcript
+    pub fn transcript(&self) -> Option<&Transcript> {
+        self.transcript.get()
+    }
+
+    /// The same; `read` gives what was said before this process took its calls.
+    pub(super) async fn recalled<F>(&self, read: impl FnOnce() -> F) -> Result<&Transcript, Failure>
+    where
+        F: Future<Output = Result<Transcript, Failure>>,
+    {
+        self.transcript.get_or_try_init(read).await
     }
 
     /// Counts a call as in flight until the token is dropped, which must be after its end was handed to the recorder.
@@ -88,7 +97,7 @@ impl Live {
             last_call_at: AtomicI64::new(rollout.last_call_at.unwrap_or_else(now_ms)),
             ended: CancellationToken::new(),
             in_flight: TaskTracker::new(),
-            transcript: Transcript::default(),
+            transcript: OnceCell::new(),
         }
     }
 

@@ -75,7 +75,7 @@ pub(super) async fn serve(
         let call = Arc::new(call);
         let head = ReplyHead { call_id: first, choice, created: replies.created, model: call.model.clone() };
         let encoder = place.wire.encoder(&call, head);
-        let sending = Box::pin(send(Arc::clone(policy), call, Arc::clone(rollout), recording.prepared()));
+        let sending = Box::pin(send(Arc::clone(app), Arc::clone(policy), call, Arc::clone(rollout), recording.prepared()));
         replies.add(id, encoder, recording, sending, stream);
     }
     let answered = if stream { replies.stream().await } else { replies.whole().await };

@@ -47,8 +47,7 @@ fn meaning(message: &Raw) -> u64 {
     message.role.hash(&mut hasher);
     content(message.content, &mut hasher);
     for call in message.tool_calls.unwrap_or_default() {
-        // Wires that group tools name the group before the tool, each in its own way.
-        call.function.name.rsplit(['.', '/']).next().and_then(|name| name.rsplit("__").next()).hash(&mut hasher);
+        Some(tool_name(&call.function.name)).hash(&mut hasher);
         arguments(call.function.arguments, &mut hasher);
     }
     hasher.finish()
@@ -132,14 +131,26 @@ fn content(content: Option<&RawValue>, hasher: &mut impl Hasher) {
 
 fn arguments(arguments: Option<&RawValue>, hasher: &mut impl Hasher) {
     let Some(arguments) = arguments.map(RawValue::get) else { return };
-    let text = serde_json::from_str::<Cow<'_, str>>(arguments).unwrap_or(Cow::Borrowed(arguments));
-    match serde_json::from_str::<Value>(&text) {
+    hash_arguments(&serde_json::from_str::<Cow<'_, str>>(arguments).unwrap_or(Cow::Borrowed(arguments)), hasher);
+}
+
+/// A tool's own name: wires that group tools name the group before the tool, each in its own way.
+#[must_use]
+pub fn tool_name(name: &str) -> &str {
+    let name = name.rsplit(['.', '/']).next().unwrap_or(name);
+    name.rsplit("__").next().unwrap_or(name)
+}
+
+/// Hashes a tool call's arguments as the JSON value that they are; text that is none as it is. None at all are an empty object.
+pub fn hash_arguments(text: &str, hasher: &mut impl Hasher) {
+    let text = if text.trim().is_empty() { "{}" } else { text };
+    match serde_json::from_str::<Value>(text) {
         Ok(value) => value_meaning(&value, hasher),
         Err(_) => text.hash(hasher),
     }
 }
 
-/// JSON values are equal whatever the order of an object's keys.
+/// JSON values are equal whatever the order of an object's keys, and numbers whatever their spelling: 1.0 is 1 in JavaScript.
 fn value_meaning(value: &Value, hasher: &mut impl Hasher) {
     match value {
         Value::Object(fields) => {
@@ -159,6 +170,7 @@ fn value_meaning(value: &Value, hasher: &mut impl Hasher) {
             }
             b']'.hash(hasher);
         }
+        Value::Number(number) => (b'n', (number.as_f64().unwrap_or(f64::NAN) + 0.0).to_bits()).hash(hasher),
         leaf => leaf.to_string().hash(hasher),
     }
 }
@@ -219,6 +231,9 @@ mod tests {
                 .to_string()
         };
         assert!(!same(&call(r#"{"a":1}"#), &call(r#"{"a":2}"#)));
+        assert!(!same(&call(r#"{"a":1}"#), &call(r#"{"a":"1"}"#)));
+        assert!(same(&call(r#"{"a":1.0,"b":-0.0}"#), &call(r#"{"b":0,"a":1}"#)));
+        assert!(same(&call(""), &call("{ }")));
         assert!(!same(&call("not json"), &call("not  json")));
     }
 }

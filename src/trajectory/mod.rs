@@ -27,7 +27,7 @@ use crate::call::{CallRecord, Raw};
 use crate::ids::RolloutId;
 
 pub use check::{Broken, check};
-pub use conversation::{REASONING, parents, with_reasoning};
+pub use conversation::{REASONING, hash_arguments, parents, tool_name, with_reasoning};
 pub use sample::{LeftOut, Parent, Reason, SCHEMA, Sample, SampleImage, SampleStatus, Span};
 pub use tree::{Needs, needs};
 pub use verdict::lost;

@@ -100,6 +100,10 @@ impl Policy for Exact {
         self.contact.versions.recall(last);
     }
 
+    fn splices(&self) -> bool {
+        true
+    }
+
     async fn ready(&self) -> Result<(), Failure> {
         self.contact.reachable().await?;
         self.contact.opened().await.map(drop)
