@@ -27,7 +27,7 @@ pub fn run(data: &[u8]) {
 }
 
 /// A chat request, with custom tools and groups among its tools, or none.
-fn request(tools: bool) -> Call {
+pub(crate) fn request(tools: bool) -> Call {
     let tools = if tools {
         r#","tools":[{"type":"function","name":"f"},{"type":"custom","name":"c"},{"type":"namespace","name":"n","tools":[{"type":"function","name":"f"},{"type":"custom","name":"c"}]}]"#
     } else {
@@ -46,7 +46,7 @@ fn completion(kind: u8) -> Call {
     wire.parse(wire::Target::read("/completions"), &body.into()).expect("a request").remove(0)
 }
 
-fn well_formed(events: &[Event], ended_well: bool) {
+pub(crate) fn well_formed(events: &[Event], ended_well: bool) {
     let mut begun = 0;
     let mut finished = 0;
     for event in events {

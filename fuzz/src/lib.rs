@@ -16,6 +16,7 @@ pub mod wire;
 pub mod decode;
 pub mod encode;
 pub mod json;
+pub mod output;
 pub mod parse;
 pub mod readers;
 pub mod sse;

@@ -14,6 +14,8 @@ mod chunk;
 mod decode;
 #[path = "../../src/policy/names.rs"]
 mod names;
+#[path = "../../src/policy/exact/parse/read/mod.rs"]
+mod read;
 #[path = "../../src/policy/refusal.rs"]
 mod refusal;
 #[path = "../../src/policy/scan.rs"]
@@ -66,6 +68,32 @@ pub fn written(call: &Call) -> [Vec<u8>; 3] {
         body::write_template(call, &names, reasoning),
         body::write_tokenize(call, &names, reasoning, "m"),
     ]
+}
+
+/// What was read of sampled text.
+#[derive(Debug)]
+pub struct Sampled {
+    pub events: Vec<Event>,
+    /// What another parser would be given.
+    pub kept: Option<String>,
+    pub notes: Vec<String>,
+}
+
+/// The forms of calls that sampled text is read in.
+pub const FORMS: usize = 7;
+
+/// Reads sampled text in one of the forms. `opened`: there may be reasoning, and the prompt has begun it or not.
+pub fn sampled(call: &Arc<Call>, form: usize, opened: Option<bool>, pieces: &[&str]) -> Sampled {
+    use read::Form;
+    let kept = Form::Kept { markers: &["<tool_call>"], bare: Some(b'[') };
+    let forms: [Option<Form>; FORMS] =
+        [None, Some(Form::Hermes), Some(Form::Coder), Some(Form::Mistral), Some(Form::Llama), Some(Form::Json), Some(kept)];
+    let thinking = opened.map(|_| read::Thinking { start: "<think>", end: "</think>" });
+    let mut reader = read::Reader::new(call, names::Names::of(call), thinking, forms[form], opened == Some(true));
+    let mut events = Vec::new();
+    pieces.iter().for_each(|piece| reader.push(piece, &mut events));
+    let kept = reader.finish(&mut events);
+    Sampled { events, kept, notes: reader.notes() }
 }
 
 /// Where a server puts its token ids.

@@ -177,6 +177,8 @@ pub enum ConfigError {
         "policy {name}: kind = \"openai\" takes no token ids, which tokens = \"exact\" needs; use tokens = \"server\" or \"off\""
     )]
     TakesNoIds { name: String },
+    #[error("policy {name}: {option} {value:?} is not known, use one of {known}")]
+    Parser { name: String, option: &'static str, value: String, known: String },
     #[error("policy {name}: the api key can't be sent in a header")]
     ApiKey { name: String },
     #[error("policy {name}: could not make an http client")]

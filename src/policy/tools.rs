@@ -69,25 +69,30 @@ impl Tools {
         }
     }
 
+    /// Takes a whole call: a new one, by the name under which its tool is offered.
+    #[cfg_attr(not(feature = "exact"), expect(dead_code, reason = "servers' chunks come in pieces"))]
+    pub(super) fn call(&mut self, id: Text, name: Text, arguments: &Text, events: &mut Vec<Event>) {
+        let at = self.open(None);
+        self.calls[at].id = Some(id);
+        self.calls[at].name = Some(name);
+        self.begin(at, events);
+        self.argue(at, arguments.clone(), events);
+        self.end(at, events);
+    }
+
+    /// The names by which tools are offered.
+    #[cfg_attr(not(feature = "exact"), expect(dead_code, reason = "servers know their tools themselves"))]
+    pub(super) fn names(&self) -> &Names {
+        &self.names
+    }
+
     /// Tells what was held back, at the reply's end.
     pub(super) fn finish(&mut self, events: &mut Vec<Event>) {
         for at in 0..self.calls.len() {
             if self.calls[at].kind.is_none() {
                 self.begin(at, events);
             }
-            let index = number(at);
-            let open = &mut self.calls[at];
-            let held = std::mem::take(&mut open.held);
-            let fragment = match open.kind {
-                Some(ToolKind::Custom) => custom_input(&Text::from_inner(&held)),
-                // A call without arguments is one of an empty object; an empty string is no JSON and fails the harness.
-                _ if !open.told_arguments => Text::new("{}"),
-                _ => continue,
-            };
-            open.told_arguments = true;
-            if !fragment.is_empty() {
-                events.push(Event::ToolArguments { index, fragment });
-            }
+            self.end(at, events);
         }
     }
 
@@ -103,12 +108,13 @@ impl Tools {
         let unnumbered = number.is_none() && name.is_some();
         match at {
             Some(at) if !whole && !unnumbered && !other(&self.calls[at]) => at,
-            _ => {
-                let open = Open { number, id: None, name: None, kind: None, held: Vec::new(), told_arguments: false };
-                self.calls.push(open);
-                self.calls.len() - 1
-            }
+            _ => self.open(number),
         }
+    }
+
+    fn open(&mut self, number: Option<i64>) -> usize {
+        self.calls.push(Open { number, id: None, name: None, kind: None, held: Vec::new(), told_arguments: false });
+        self.calls.len() - 1
     }
 
     fn begin(&mut self, at: usize, events: &mut Vec<Event>) {
@@ -127,6 +133,23 @@ impl Tools {
             let fragment = Text::from_inner(&std::mem::take(&mut open.held));
             open.told_arguments = true;
             events.push(Event::ToolArguments { index: number(at), fragment });
+        }
+    }
+
+    /// Tells what is held back of a call that is whole.
+    fn end(&mut self, at: usize, events: &mut Vec<Event>) {
+        let index = number(at);
+        let open = &mut self.calls[at];
+        let held = std::mem::take(&mut open.held);
+        let fragment = match open.kind {
+            Some(ToolKind::Custom) => custom_input(&Text::from_inner(&held)),
+            // A call without arguments is one of an empty object; an empty string is no JSON and fails the harness.
+            _ if !open.told_arguments => Text::new("{}"),
+            _ => return,
+        };
+        open.told_arguments = true;
+        if !fragment.is_empty() {
+            events.push(Event::ToolArguments { index, fragment });
         }
     }
 
