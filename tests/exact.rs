@@ -20,6 +20,9 @@ use support::until;
 const PATH: &str = "/v1/chat/completions";
 const KINDS: [Kind; 4] = [Kind::Vllm, Kind::VllmCompletions, Kind::Sglang, Kind::Llamacpp];
 
+/// No model is named here: template and tokenizer are the server's own.
+const SERVED: &str = "# the server's own";
+
 struct Stage {
     servers: Vec<TokenServer>,
     gleaner: Gleaner,
@@ -36,10 +39,10 @@ impl Stage {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         vocabulary::write(dir.path());
         let others: Vec<String> = servers[1..].iter().map(TokenServer::url).collect();
-        let config = format!(
-            "[policies.default]\ntokens = \"exact\"\nretry_s = 20\ntokenizer = {:?}\nurls = {others:?}\n{lines}",
-            dir.path().to_str().unwrap()
-        );
+        let folder = format!("tokenizer = {:?}\n", dir.path().to_str().unwrap());
+        // Without one, the server's own is asked.
+        let folder = if lines == SERVED { "" } else { &folder };
+        let config = format!("[policies.default]\ntokens = \"exact\"\nretry_s = 20\nurls = {others:?}\n{folder}{lines}");
         let start = Start { dir: Some(dir), ..Start::new(servers[0].url()).config(config) };
         let gleaner = start.run().await;
         let made = gleaner.plain_rollout().await;
@@ -183,7 +186,8 @@ async fn new_weights_in_the_middle_of_a_reply_are_a_run_of_their_own() {
         until("four events", async || (gate.is_empty()).then_some(())).await;
         weights.update("v2");
         gate.open();
-        assert!(Seen::read(&mut answer).await.complete);
+        let (events, whole) = answer.events().await;
+        assert!(whole && events.last().unwrap().1.data == "[DONE]", "{kind:?}: {events:?}");
         let record = stage.gleaner.record(&id).await;
         assert_eq!(record.level(), "full", "{kind:?} {record:?}");
         let runs = &record.0["capture"]["runs"];
@@ -289,4 +293,20 @@ async fn a_prompt_that_fills_the_window_is_refused_and_a_limit_that_does_is_lowe
     let left = 500 - record.prompt_ids().len();
     assert_eq!(record.max_tokens(), (&json!(10_000), &json!(left)));
     assert_eq!(stage.asked()[0].body["sampling_params"]["max_tokens"], json!(left));
+}
+
+#[tokio::test]
+async fn without_files_of_a_model_the_servers_own_words_do() {
+    for kind in [Kind::Vllm, Kind::Llamacpp] {
+        let weights = Weights::new(15, [Reply::text("The first."), Reply::text("The other.")]);
+        let stage = Stage::new(kind, &weights, 1, SERVED).await;
+        let mut messages = vec![user("Which?")];
+        let (seen, record) = stage.turn(&request(&messages, true)).await;
+        assert_eq!((seen.text.as_str(), record.level()), ("The first.", "full"), "{kind:?} {record:?}");
+        messages.push(json!({"role": "assistant", "content": seen.text}));
+        messages.push(user("And then?"));
+        let (seen, record) = stage.turn(&request(&messages, true)).await;
+        assert_eq!((seen.text.as_str(), record.level()), ("The other.", "full"), "{kind:?} {record:?}");
+        stage.samples(1).await;
+    }
 }

@@ -154,11 +154,14 @@ impl Flow {
     }
 
     async fn take(&mut self, said: Said, events: &mut Vec<Event>) {
+        // What comes behind a stop string that only we have seen is nobody's.
+        if self.counted {
+            return;
+        }
         if self.tally.is_new() {
             events.push(Event::Prompt(self.request.prompt.ids.clone()));
         }
         self.tally.take(&said);
-        // What comes behind a stop string that only we have seen is nobody's.
         if self.ended {
             return;
         }

@@ -20,6 +20,10 @@ use crate::policy::names::Names;
 use crate::policy::stub::{Stub, call, http};
 use crate::policy::{Answer, Captured, NoAnswer, PauseMode, PolicyConfig, PolicyKind, PolicyUpdate, Prepared, Prompted};
 
+#[path = "../../../tests/support/policy/exact/vocabulary.rs"]
+#[allow(dead_code, reason = "its other part is the servers'")]
+mod vocabulary;
+
 const GENERATE: &str = "/inference/v1/generate";
 const PROMPT: [u32; 3] = [11, 12, 13];
 
@@ -76,7 +80,7 @@ impl Told {
             let finish = self.finish.filter(|_| last);
             let versions = finish.map(|_| json!([{"version": self.version, "start": 0, "end": self.ids.len()}]));
             let counted = at as u64 + 1 + if last { self.miscounts } else { 0 };
-            let event = json!({"choices": [{"index": 0, "token_ids": [id], "text": format!("<{id}>"), "finish_reason": finish,
+            let event = json!({"choices": [{"index": 0, "token_ids": [id], "finish_reason": finish,
                 "logprobs": {"content": [{"token_id": id, "logprob": self.logprob}]}, "weight_versions": versions}],
                 "usage": {"prompt_tokens": self.prompt, "completion_tokens": counted}});
             text.push_str(&format!("data: {event}\n\n"));
@@ -109,10 +113,17 @@ fn plain() -> Call {
     Call { prompt: Some(Prompt::Ids(PROMPT.to_vec())), messages: Vec::new(), max_tokens: Some(10), ..call() }
 }
 
+/// A model whose first 256 tokens are bytes.
+async fn model() -> Model {
+    let folder = tempfile::tempdir().unwrap();
+    vocabulary::write(folder.path());
+    Model::read(&PolicyConfig { tokenizer: Some(folder.path().to_owned()), ..PolicyConfig::default() }).await.unwrap()
+}
+
 /// Sends a call whose prompt is made.
 async fn begin(contact: &Arc<Contact>, call: Call) -> Result<Reading, NoAnswer> {
     let served = contact.replicas.first().served().await.unwrap();
-    let model = Model::for_tests();
+    let model = model().await;
     let parsers = Parsers::choose("p", &contact.config, "", "").unwrap();
     let opened = Arc::new(Opened { model, parsers, served });
     contact.put(opened.clone());
@@ -124,7 +135,7 @@ async fn begin(contact: &Arc<Contact>, call: Call) -> Result<Reading, NoAnswer> 
         prompt: prompt.clone(),
         sampling: call.sampling.with_others(&call.rest),
         max_tokens: call.max_tokens,
-        text: true,
+        text: false,
         alternatives: 0,
     };
     let prepared = Prepared {
@@ -186,7 +197,7 @@ async fn a_reply_is_whole_and_its_tokens_are_known_for_sure() {
     let stub = vllm(|_, _| Told::of(&[5, 6, 2]).answer()).await;
     let outcome = ask(&contact(&[&stub], |_| {}), plain()).await.unwrap();
     let usage = Usage { prompt_tokens: 3, completion_tokens: 3, ..Usage::default() };
-    assert_eq!((outcome.reply.text, outcome.reply.usage), (Some(Text::new("<5><6><2>")), Some(usage)));
+    assert_eq!((outcome.reply.text, outcome.reply.usage), (Some(Text::new("\u{5}\u{6}\u{2}")), Some(usage)));
     assert_eq!((outcome.events.first(), outcome.reply.finish), (Some(&Event::Prompt(PROMPT.to_vec())), Some(FinishReason::Stop)));
     let capture = outcome.captured.capture;
     assert_eq!((capture.level, capture.reason), (CaptureLevel::Full, None));
@@ -209,7 +220,7 @@ async fn a_reply_that_dies_goes_on_at_another_server() {
     assert_eq!((&after["token_ids"], &after["sampling_params"]["max_tokens"]), (&json!([11, 12, 13, 5, 6]), &json!(8)));
     assert_eq!((&after["sampling_params"]["seed"], &after["stream"]), (&json!(7), &json!(true)));
     // The client sees one reply.
-    assert_eq!(outcome.reply.text, Some(Text::new("<5><6><7><2>")));
+    assert_eq!(outcome.reply.text, Some(Text::new("\u{5}\u{6}\u{7}\u{2}")));
     let prompts = outcome.events.iter().filter(|event| matches!(event, Event::Prompt(_))).count();
     let finishes = outcome.events.iter().filter(|event| matches!(event, Event::Finish(_))).count();
     assert_eq!((prompts, finishes), (1, 1));
@@ -275,6 +286,28 @@ async fn what_broke_off_after_its_last_token_has_ended() {
     assert_eq!(sent(&stub).len(), 1);
     let [note] = &outcome.amended.unwrap().notes[..] else { panic!("one note") };
     assert!(note.starts_with("the reply broke off after its last token: "), "{note}");
+}
+
+#[tokio::test]
+async fn a_stop_string_is_found_where_no_server_saw_it_whole() {
+    let ids = |text: &str| text.bytes().map(u32::from).collect::<Vec<_>>();
+    let first = vllm(move |_, _| Told::cut(&ids("so E")).answer()).await;
+    let second = vllm(move |_, _| Told::of(&ids("ND of it")).after(4).answer()).await;
+    let mut asked = plain();
+    asked.sampling.stop = Some(Raw::from_value(&["END"]));
+    let outcome = ask(&contact(&[&first, &second], |_| {}), asked).await.unwrap();
+    assert_eq!((outcome.reply.text, outcome.reply.finish), (Some(Text::new("so ")), Some(FinishReason::Stop)));
+    assert_eq!(outcome.reply.stop_string, Some(Text::new("END")));
+    let capture = outcome.captured.capture;
+    assert_eq!((capture.level, capture.reason, capture.completion_ids), (CaptureLevel::Full, None, ids("so END")));
+}
+
+#[tokio::test]
+async fn a_reply_whose_end_token_came_has_ended_whatever_came_after() {
+    let stub = vllm(|_, _| Told::cut(&[97, vocabulary::END]).answer()).await;
+    let outcome = ask(&contact(&[&stub], |_| {}), plain()).await.unwrap();
+    assert_eq!((outcome.reply.text, outcome.reply.finish), (Some(Text::new("a")), Some(FinishReason::Stop)));
+    assert_eq!((outcome.captured.capture.level, sent(&stub).len()), (CaptureLevel::Full, 1));
 }
 
 #[tokio::test]
@@ -392,7 +425,7 @@ async fn llamacpp_is_asked_whole_and_what_it_loses_is_counted() {
     .await;
     let contact = contact(&[&stub], |config| config.kind = PolicyKind::Llamacpp);
     let outcome = ask(&contact, plain()).await.unwrap();
-    assert_eq!((outcome.captured.capture.level, outcome.reply.text), (CaptureLevel::Full, Some(Text::new("x"))));
+    assert_eq!((outcome.captured.capture.level, outcome.reply.text), (CaptureLevel::Full, Some(Text::new("\u{5}\u{2}"))));
     assert_eq!(stub.count("/completion"), 2);
     lost.store(true, Ordering::Relaxed);
     let capture = ask(&contact, plain()).await.unwrap().captured.capture;
@@ -455,7 +488,7 @@ async fn a_client_that_wants_log_probabilities_gets_them() {
         })
         .collect();
     let entry = |id: u32| {
-        let token = format!("token_id:{id}");
+        let token = char::from_u32(id).unwrap().to_string();
         json!({"content": [{"token": token, "logprob": -0.5, "bytes": token.as_bytes(), "top_logprobs": []}]})
     };
     assert_eq!(logprobs, [entry(5), entry(2)]);

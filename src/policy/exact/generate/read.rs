@@ -62,10 +62,6 @@ pub(in crate::policy::exact) struct Reader {
     alternatives: bool,
     events: sse::Decoder,
     scratch: Vec<sse::ServerEvent>,
-    /// How many tokens the answer has told.
-    told: usize,
-    /// How much of the text it has told, in bytes.
-    text: usize,
     begun: bool,
     ended: bool,
     done: bool,
@@ -79,8 +75,6 @@ impl Reader {
             alternatives,
             events: sse::Decoder::new(limit),
             scratch: Vec::new(),
-            told: 0,
-            text: 0,
             begun: false,
             ended: false,
             done: false,
@@ -137,7 +131,7 @@ impl Reader {
             Endpoint::Sglang { .. } => sglang::read(&text, self.alternatives),
             Endpoint::Llamacpp => llamacpp::read(&text, self.alternatives),
         };
-        let (mut said, aborted) = match heard {
+        let (said, aborted) = match heard {
             Some(Heard::Said(said)) => (said, None),
             Some(Heard::Aborted(said, why)) => (said, Some(why)),
             Some(Heard::Failed) => return Err(refusal::in_reply(self.kind(), data)),
@@ -146,15 +140,11 @@ impl Reader {
                 return Err(cut(format!("the server sent something that is no reply: {start:?}")));
             }
         };
-        if matches!(self.endpoint, Endpoint::Sglang { .. }) {
-            sglang::only_new(&mut said, self.told, &mut self.text);
-        }
         self.take(said, out);
         aborted.map_or(Ok(()), |why| Err(cut(format!("the server broke the reply off: {why}"))))
     }
 
     fn take(&mut self, said: Said, out: &mut Vec<Said>) {
-        self.told += said.ids.len();
         self.begun |= !said.ids.is_empty();
         self.ended |= said.ended.is_some();
         out.push(said);

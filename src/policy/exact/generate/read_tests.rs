@@ -106,19 +106,12 @@ fn sglang(ids: &[u32], all: usize, text: &str, finish: Value) -> Value {
 }
 
 #[test]
-fn sglang_may_repeat_all_in_each_event_or_say_what_is_new() {
-    let stop = json!({"type": "stop", "matched": "END"});
-    let repeated = [
-        sglang(&[5], 1, "H", Value::Null),
-        sglang(&[5, 6], 2, "Hé", Value::Null),
-        sglang(&[5, 6], 2, "Hé", Value::Null),
-        sglang(&[5, 6, 7], 3, "Hé!", stop.clone()),
-    ];
-    let new = [
+fn sglang_says_in_a_stream_what_is_new() {
+    let events = [
         sglang(&[5], 1, "H", Value::Null),
         sglang(&[6], 2, "é", Value::Null),
         sglang(&[], 2, "", Value::Null),
-        sglang(&[7], 3, "!", stop),
+        sglang(&[7], 3, "!", json!({"type": "stop", "matched": "END"})),
     ];
     let expected = |ids: &[u32], all, text: &str| Said {
         ids: ids.to_vec(),
@@ -133,10 +126,8 @@ fn sglang_may_repeat_all_in_each_event_or_say_what_is_new() {
     };
     let last = Said { ended: Some(Ended::Stop), stop: Some("END".to_owned()), ..expected(&[7], 3, "!") };
     let expected = [expected(&[5], 1, "H"), expected(&[6], 2, "é"), expected(&[], 2, ""), last];
-    for events in [&repeated, &new] {
-        let (said, read) = streamed(Endpoint::Sglang { incremental: true }, events, 11);
-        assert_eq!((&said[..], read), (&expected[..], Ok(())), "{events:?}");
-    }
+    let (said, read) = streamed(Endpoint::Sglang { incremental: true }, &events, 11);
+    assert_eq!((&said[..], read), (&expected[..], Ok(())));
 }
 
 #[test]
@@ -175,7 +166,7 @@ fn what_breaks_a_reply_off_is_told_after_what_had_come() {
     let (said, read) = streamed(Endpoint::VllmGenerate, &[sampled.clone(), abort], 1000);
     assert_eq!((said[1].ids.clone(), said[1].ended), (vec![6], None));
     assert_eq!(read.unwrap_err().message, "the server broke the reply off: finish_reason abort");
-    let abort = sglang(&[5, 6], 2, "ab", json!({"type": "abort", "message": "weights are updated"}));
+    let abort = sglang(&[6], 2, "b", json!({"type": "abort", "message": "weights are updated"}));
     let (said, read) = streamed(Endpoint::Sglang { incremental: true }, &[sglang(&[5], 1, "a", Value::Null), abort], 1000);
     assert_eq!(said.iter().flat_map(|said| said.ids.clone()).collect::<Vec<_>>(), [5, 6]);
     assert_eq!(read.unwrap_err().message, "the server broke the reply off: weights are updated");

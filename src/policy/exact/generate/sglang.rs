@@ -7,7 +7,8 @@ use super::read::{Alternative, Ended, Heard, Said, logprob};
 use crate::policy::scan::Reader;
 use crate::policy::version::VersionSpan;
 
-/// Reads an event or a whole body; `None` if it is neither. Its tokens are all so far, or those that are new: see [`only_new`].
+/// Reads an event or a whole body; `None` if it is neither. A stream is asked for only where its events hold what is new
+/// (`--incremental-streaming-output`): otherwise each repeats all tokens.
 pub(super) fn read(text: &str, alternatives: bool) -> Option<Heard> {
     let mut said = Said::default();
     let (mut failed, mut is_reply, mut finish) = (false, false, None);
@@ -102,27 +103,5 @@ fn typed<'a, T: Deserialize<'a>>(reader: &mut Reader<'a>) -> Option<Option<T>> {
     match reader.value_or_null()? {
         Some(value) => serde_json::from_str(value).ok().map(Some),
         None => Some(None),
-    }
-}
-
-/// Leaves what is new in an event. In a stream it repeats all tokens each time, or (`--incremental-streaming-output`) gives the new
-/// ones; which it did shows by its own count. `told` is how many tokens were told before, `told_text` how many bytes of text.
-pub(super) fn only_new(said: &mut Said, told: usize, told_text: &mut usize) {
-    let all = said.completion_tokens.and_then(|count| usize::try_from(count).ok()).unwrap_or(said.ids.len());
-    let repeats = told > 0 && said.ids.len() > all.saturating_sub(told);
-    if !repeats {
-        *told_text += said.text.as_ref().map_or(0, String::len);
-        return;
-    }
-    let drop = told.min(said.ids.len());
-    said.ids.drain(..drop);
-    said.logprobs.drain(..drop.min(said.logprobs.len()));
-    said.logprob_ids.drain(..drop.min(said.logprob_ids.len()));
-    said.alternatives.drain(..drop.min(said.alternatives.len()));
-    if let Some(text) = &mut said.text {
-        // A character that was half told may have become another.
-        let known = text.floor_char_boundary((*told_text).min(text.len()));
-        text.drain(..known);
-        *told_text = known + text.len();
     }
 }

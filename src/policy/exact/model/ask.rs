@@ -23,7 +23,10 @@ pub(super) struct Server {
 /// What a server makes of a conversation.
 pub(super) enum Made {
     /// llama.cpp tells the text, without the token that begins it.
-    Text { text: String, ids: Vec<u32> },
+    Text {
+        text: String,
+        ids: Vec<u32>,
+    },
     Ids(Vec<u32>),
     /// Other servers tell only how many tokens a prompt has.
     Count(u64),
@@ -198,7 +201,9 @@ impl Server {
             // llama.cpp has 500 for templates that raise.
             400 | 422 => Err(ModelError::Refused(refusal::read(&answer).message)),
             500 if self.kind == PolicyKind::Llamacpp => Err(ModelError::Refused(refusal::read(&answer).message)),
-            _ => Err(ModelError::Unreachable(format!("{place} answers with status {status}: {}", refusal::read(&answer).message))),
+            _ => {
+                Err(ModelError::Unreachable(format!("{place} answers with status {status}: {}", refusal::read(&answer).message)))
+            }
         }
     }
 }

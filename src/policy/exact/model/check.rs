@@ -79,7 +79,9 @@ pub(super) async fn agree(model: &Model, server: &Server) -> Result<(), ModelErr
         match there {
             Made::Text { text, ids: others } => {
                 let written = model.own_template().and_then(super::Template::begins);
-                let begun = written.and_then(|begins| here.strip_prefix(begins)).filter(|_| !text.starts_with(written.unwrap_or_default()));
+                let begun = written
+                    .and_then(|begins| here.strip_prefix(begins))
+                    .filter(|_| !text.starts_with(written.unwrap_or_default()));
                 texts(name, begun.unwrap_or(&here), &text)?;
                 tokens(model, name, &ids, &others).await?;
             }
@@ -120,7 +122,8 @@ fn parting(here: &str, there: &str) -> Option<(String, String)> {
         let before: Vec<char> = text[..same].chars().rev().take(24).collect();
         let before: String = before.into_iter().rev().collect();
         let behind: String = text[same..].chars().take(24).collect();
-        let (dots, more) = (if same > before.len() { "..." } else { "" }, if text.len() > same + behind.len() { "..." } else { "" });
+        let (dots, more) =
+            (if same > before.len() { "..." } else { "" }, if text.len() > same + behind.len() { "..." } else { "" });
         format!("{dots}{before:?} then {behind:?}{more}")
     };
     Some((around(here), around(there)))
@@ -133,7 +136,9 @@ async fn tokens(model: &Model, name: &str, here: &[u32], there: &[u32]) -> Resul
     let at = here.iter().zip(there).take_while(|(a, b)| a == b).count();
     let here = describe(model, here.get(at).copied()).await?;
     let there = describe(model, there.get(at).copied()).await?;
-    Err(ModelError::Mismatch(format!("the tokenizer is not the server's: of {name}, token {at} is {here} here and {there} there")))
+    Err(ModelError::Mismatch(format!(
+        "the tokenizer is not the server's: of {name}, token {at} is {here} here and {there} there"
+    )))
 }
 
 async fn describe(model: &Model, id: Option<u32>) -> Result<String, ModelError> {

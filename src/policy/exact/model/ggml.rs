@@ -38,12 +38,7 @@ const SPLITTINGS: [Splitting; 4] = [
         add_bos: false,
     },
     Splitting { names: &["qwen2", "stablelm2", "deepseek-r1-qwen"], patterns: &[QWEN2], ignore_merges: false, add_bos: false },
-    Splitting {
-        names: &["llama-bpe", "llama3", "llama-v3"],
-        patterns: &[LLAMA3],
-        ignore_merges: true,
-        add_bos: true,
-    },
+    Splitting { names: &["llama-bpe", "llama3", "llama-v3"], patterns: &[LLAMA3], ignore_merges: true, add_bos: true },
 ];
 
 /// The split of files that name none, which llama.cpp itself warns of.
@@ -59,7 +54,9 @@ pub(super) fn parts(metadata: &Metadata) -> Result<Parts, ModelError> {
     let unreadable = |what: String| ModelError::Unreadable(what);
     let kind = text(metadata, "tokenizer.ggml.model")?;
     if kind != "gpt2" {
-        return Err(unreadable(format!("its tokenizer is {kind:?}, only \"gpt2\" (BPE) can be read from a GGUF file: name the model's folder")));
+        return Err(unreadable(format!(
+            "its tokenizer is {kind:?}, only \"gpt2\" (BPE) can be read from a GGUF file: name the model's folder"
+        )));
     }
     let splitting = splitting(metadata)?;
     let tokens = texts(metadata, "tokenizer.ggml.tokens")?;
@@ -83,9 +80,7 @@ pub(super) fn parts(metadata: &Metadata) -> Result<Parts, ModelError> {
     };
     let name = |id: u32| tokens.get(id as usize).cloned();
     let mut names = Map::new();
-    for (key, variable) in
-        [("bos", "bos_token"), ("eos", "eos_token"), ("unknown", "unk_token"), ("padding", "pad_token")]
-    {
+    for (key, variable) in [("bos", "bos_token"), ("eos", "eos_token"), ("unknown", "unk_token"), ("padding", "pad_token")] {
         if let Some(name) = token(&format!("{key}_token_id"))?.and_then(name) {
             names.insert(variable.to_owned(), Json::String(name));
         }
@@ -104,7 +99,16 @@ pub(super) fn parts(metadata: &Metadata) -> Result<Parts, ModelError> {
         _ => None,
     };
     let bytes = serde_json::to_vec(&json).map_err(|error| unreadable(error.to_string()))?;
-    Ok(Parts { tokenizer_hash: hash(&[&bytes]), tokenizer: bytes, added: Vec::new(), template, names, begins, ends, vocabulary: None })
+    Ok(Parts {
+        tokenizer_hash: hash(&[&bytes]),
+        tokenizer: bytes,
+        added: Vec::new(),
+        template,
+        names,
+        begins,
+        ends,
+        vocabulary: None,
+    })
 }
 
 fn splitting(metadata: &Metadata) -> Result<&'static Splitting, ModelError> {

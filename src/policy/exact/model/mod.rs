@@ -101,7 +101,8 @@ impl Model {
     /// Reads the model that `config` names (`tokenizer`, `chat_template`), or takes the server's own, and checks it against the server.
     pub(super) async fn open(config: &PolicyConfig, http: &Arc<Http>, found: &Found) -> Result<Self, ModelError> {
         let server = Server::new(http, found);
-        let model = if config.tokenizer.is_some() { Self::read(config).await? } else { Self::served(config, server.clone()).await? };
+        let model =
+            if config.tokenizer.is_some() { Self::read(config).await? } else { Self::served(config, server.clone()).await? };
         check::agree(&model, &server).await?;
         Ok(model)
     }

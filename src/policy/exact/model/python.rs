@@ -128,8 +128,7 @@ fn to_json(value: &Value, given: Kwargs) -> Result<Value, Error> {
         }
         _ => None,
     };
-    let (item, key) =
-        separators.unwrap_or_else(|| (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()));
+    let (item, key) = separators.unwrap_or_else(|| (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()));
     let ascii = given.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
     let sorted = given.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
     given.assert_all_used()?;
@@ -165,7 +164,14 @@ impl Spelling {
         }
     }
 
-    fn items<T>(&self, (open, close): (char, char), items: &[T], depth: usize, out: &mut String, write: impl Fn(&T, &mut String)) {
+    fn items<T>(
+        &self,
+        (open, close): (char, char),
+        items: &[T],
+        depth: usize,
+        out: &mut String,
+        write: impl Fn(&T, &mut String),
+    ) {
         out.push(open);
         for (index, item) in items.iter().enumerate() {
             if index > 0 {
@@ -232,7 +238,18 @@ mod tests {
         let floats = [1.0, 0.1, 1e15, 1e16, 1.5e16, 1e-4, 1e-5, 1.234e-5, 1e100, -2.5, 0.0, -0.0, 123_456_789.125];
         let spelt: Vec<String> = floats.into_iter().map(float_repr).collect();
         let python = [
-            "1.0", "0.1", "1000000000000000.0", "1e+16", "1.5e+16", "0.0001", "1e-05", "1.234e-05", "1e+100", "-2.5", "0.0", "-0.0",
+            "1.0",
+            "0.1",
+            "1000000000000000.0",
+            "1e+16",
+            "1.5e+16",
+            "0.0001",
+            "1e-05",
+            "1.234e-05",
+            "1e+100",
+            "-2.5",
+            "0.0",
+            "-0.0",
             "123456789.125",
         ];
         assert_eq!(spelt, python);
@@ -240,7 +257,8 @@ mod tests {
 
     #[test]
     fn generation_marks_are_nothing() {
-        let template = "{% set x = '{%' %}a\n{%- generation -%}\n b {%+ endgeneration %}c{% if add_generation_prompt %}d{% endif %}";
+        let template =
+            "{% set x = '{%' %}a\n{%- generation -%}\n b {%+ endgeneration %}c{% if add_generation_prompt %}d{% endif %}";
         let expected = "{% set x = '{%' %}a\n{%- if true -%}\n b {%+ endif %}c{% if add_generation_prompt %}d{% endif %}";
         assert_eq!(without_generation_marks(template), expected);
     }

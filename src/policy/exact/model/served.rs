@@ -10,19 +10,12 @@ use super::{Conversation, ModelError, check, hash};
 use crate::policy::config::PolicyKind;
 
 /// Names under which tokens end a reply.
-const ENDS: [&str; 8] = [
-    "<|im_end|>",
-    "<|endoftext|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end_of_text|>",
-    "<end_of_turn>",
-    "<|return|>",
-    "</s>",
-];
+const ENDS: [&str; 8] =
+    ["<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<end_of_turn>", "<|return|>", "</s>"];
 
 /// Names of other control tokens.
-const OTHERS: [&str; 6] = ["<|im_start|>", "<|start_header_id|>", "<|end_header_id|>", "<|begin_of_text|>", "<start_of_turn>", "<s>"];
+const OTHERS: [&str; 6] =
+    ["<|im_start|>", "<|start_header_id|>", "<|end_header_id|>", "<|begin_of_text|>", "<start_of_turn>", "<s>"];
 
 /// Asks the server. llama.cpp tells its template, which is rendered here.
 pub(super) struct Served {

@@ -67,7 +67,9 @@ impl Tokenizer {
             let token = AddedToken::from(name.clone(), *special).normalized(!special);
             tokenizer.add_tokens([token]).map_err(|error| unreadable(error.to_string()))?;
             if let Some(other) = tokenizer.token_to_id(name).filter(|other| other != id) {
-                return Err(unreadable(format!("tokenizer_config.json says that {name:?} is {id}, tokenizer.json makes it {other}")));
+                return Err(unreadable(format!(
+                    "tokenizer_config.json says that {name:?} is {id}, tokenizer.json makes it {other}"
+                )));
             }
         }
         let mut known = Vec::new();
@@ -190,7 +192,8 @@ impl Tokenizer {
             self.encode_plain(if control.rstrip { text.trim_start() } else { text }, &mut pieces)?;
             if whole != pieces {
                 return Err(ModelError::Unreadable(
-                    "this tokenizer reads text behind a control token differently than alone: use special_text = \"control\"".to_owned(),
+                    "this tokenizer reads text behind a control token differently than alone: use special_text = \"control\""
+                        .to_owned(),
                 ));
             }
         }

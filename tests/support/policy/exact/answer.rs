@@ -106,6 +106,9 @@ impl Answer<'_> {
             let entry =
                 |at| json!({"token_id": self.ids(at..at + 1)[0], "logprob": self.logprob(at), "rank": 1, "top_logprobs": []});
             choice["logprobs"] = json!({"content": range.clone().map(entry).collect::<Vec<_>>()});
+            if self.request["output_mode"] == "text" {
+                choice["text"] = json!(self.text(range.clone()));
+            }
             choice["routed_experts"] = Value::Null;
             choice["sampling_mask"] = Value::Null;
             choice["weight_versions"] = if last { self.weight_versions() } else { Value::Null };

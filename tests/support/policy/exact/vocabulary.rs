@@ -1,4 +1,4 @@
-//! A tokenizer that a test can follow by hand: each byte is a token, control tokens have names, and there are tokens of two letters that
+//! A tokenizer that a test can follow by hand (unit tests of `policy::exact` read this file too): each byte is a token, control tokens have names, and there are tokens of two letters that
 //! no encoding gives, but that a model may sample.
 
 use std::path::Path;
@@ -138,7 +138,7 @@ pub fn render(request: &Value) -> String {
         if let Some(reasoning) = reasoning.filter(|reasoning| !reasoning.is_empty() && at + 1 == messages.len()) {
             out.push_str(&format!("<think>\n{reasoning}\n</think>\n\n"));
         }
-        out.push_str(&super::super::tokens::content(&message["content"]));
+        out.push_str(&content(&message["content"]));
         for call in list(&message["tool_calls"]) {
             let function = &call["function"];
             let arguments: Value = serde_json::from_str(function["arguments"].as_str().unwrap()).unwrap();
@@ -151,6 +151,15 @@ pub fn render(request: &Value) -> String {
         out.push_str("<|im_start|>assistant\n");
     }
     out
+}
+
+/// A message's text, whether it came as a string or in parts.
+fn content(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
+        _ => String::new(),
+    }
 }
 
 /// JSON as Python writes it.

@@ -35,7 +35,11 @@ async fn broken_files_are_named() {
     says(folder.path(), &["tokenizer_config.json", "line 1"]).await;
     std::fs::write(path("tokenizer_config.json"), r#"{"chat_template": "{% if %}"}"#).unwrap();
     says(folder.path(), &["chat template"]).await;
-    std::fs::write(path("tokenizer_config.json"), r#"{"chat_template": "x", "added_tokens_decoder": {"9": {"content": "<|im_end|>"}}}"#).unwrap();
+    std::fs::write(
+        path("tokenizer_config.json"),
+        r#"{"chat_template": "x", "added_tokens_decoder": {"9": {"content": "<|im_end|>"}}}"#,
+    )
+    .unwrap();
     says(folder.path(), &["<|im_end|>", "9", "263"]).await;
     std::fs::write(path("a.gguf"), "GGML").unwrap();
     says(&path("a.gguf"), &["a.gguf", "no GGUF file"]).await;
@@ -84,7 +88,8 @@ fn a_gguf_file_with_a_flipped_byte_is_read_or_refused() {
                 Ok(metadata) => {
                     if flip == 0xFF && at % 7 == 0 {
                         // The tokenizer that is made of it may be none, too.
-                        let _ = ggml::parts(&metadata).map(|parts| super::super::tokenizer::Tokenizer::new(&parts, false).is_ok());
+                        let _ =
+                            ggml::parts(&metadata).map(|parts| super::super::tokenizer::Tokenizer::new(&parts, false).is_ok());
                     }
                 }
                 Err(_) => refused += 1,

@@ -121,10 +121,10 @@ async fn a_server_that_only_counts_is_compared_by_counts() {
             return http("200 OK", "application/json", r#"{"data": [{"id": "small"}]}"#);
         };
         let tools = ask["tools"].as_array().cloned();
-        let conversation = Conversation { messages: messages.clone(), tools, add_generation_prompt: true, ..Conversation::default() };
-        let count = async {
-            model.encode(&model.render(&conversation).await.unwrap(), SpecialText::Control).await.unwrap().len()
-        };
+        let conversation =
+            Conversation { messages: messages.clone(), tools, add_generation_prompt: true, ..Conversation::default() };
+        let count =
+            async { model.encode(&model.render(&conversation).await.unwrap(), SpecialText::Control).await.unwrap().len() };
         let count = std::thread::scope(|scope| scope.spawn(|| runtime.block_on(count)).join().unwrap());
         let count = count + usize::from(more.load(std::sync::atomic::Ordering::Relaxed));
         http("200 OK", "application/json", &format!(r#"{{"usage": {{"prompt_tokens": {count}}}}}"#))
@@ -209,5 +209,5 @@ async fn another_model_is_not_the_real_llama_servers() {
     std::fs::write(&template, read(&smollm2()).await.unwrap().template()).unwrap();
     config.chat_template = Some(template);
     let ModelError::Mismatch(why) = open(&config).await.err().unwrap() else { panic!("it is not the server's") };
-    assert!(why.contains("token 0 is 262 (\"<|im_start|>\") here and 1 (") , "{why}");
+    assert!(why.contains("token 0 is 262 (\"<|im_start|>\") here and 1 ("), "{why}");
 }

@@ -231,7 +231,11 @@ fn a_character_is_shown_once_it_is_whole() {
 fn a_stream_of_noise_is_no_slower() {
     for tokenizer in [
         with_bytes(),
-        tokenizer_of(super::super::ggml::parts(&super::super::gguf::read(&small_gguf(CHATML)[..], "tokenizer.").unwrap()).unwrap().tokenizer),
+        tokenizer_of(
+            super::super::ggml::parts(&super::super::gguf::read(&small_gguf(CHATML)[..], "tokenizer.").unwrap())
+                .unwrap()
+                .tokenizer,
+        ),
     ] {
         // 0x80 in both.
         let id = tokenizer.encode("\u{80}").unwrap().pop().unwrap();
