@@ -229,7 +229,12 @@ fn question(state: &State, verb: &str, path: &str, body: &Value) -> Option<(u16,
         ("POST", "/detokenize") => {
             let ids: Vec<u32> = serde_json::from_value(body["tokens"].clone()).unwrap_or_default();
             let text = vocabulary::decode_all(&ids);
-            json!({"prompt": text, "content": text, "text": text})
+            let name = match kind {
+                Kind::Vllm | Kind::VllmCompletions => "prompt",
+                Kind::Sglang => "text",
+                Kind::Llamacpp => "content",
+            };
+            json!({ name: text })
         }
         ("POST", "/inference/v1/generate") if kind == Kind::Vllm && body.get("token_ids").is_none() => {
             return Some((400, json!({"error": {"message": "token_ids: field required", "code": 400}})));
