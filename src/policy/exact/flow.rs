@@ -92,12 +92,10 @@ impl Flow {
             }
             let (bytes, read) = self.read(events).await;
             match read {
-                Ok(()) => {}
+                Err(failure) if !self.ended => self.broken = Some(failure),
                 // What is missing is nothing of the reply's.
-                Err(_) if self.ended => {
-                    self.count(events);
-                }
-                Err(failure) => self.broken = Some(failure),
+                Err(_) => self.count(events),
+                Ok(()) => {}
             }
             if bytes.is_some() {
                 return Ok(bytes);
@@ -110,7 +108,7 @@ impl Flow {
         let idle = self.lease.0.http.idle;
         let (bytes, whole) = match &mut self.source {
             Source::Whole(body) => (Ok(body.take()), true),
-            Source::Stream { first: Some(_), .. } | Source::Stream { .. } => (self.next_of_stream(idle).await, false),
+            Source::Stream { .. } => (self.next_of_stream(idle).await, false),
         };
         let bytes = match bytes {
             Ok(bytes) => bytes,
@@ -133,16 +131,16 @@ impl Flow {
 
     async fn next_of_stream(&mut self, idle: std::time::Duration) -> Result<Option<Bytes>, Failure> {
         let Source::Stream { response, first } = &mut self.source else { return Ok(None) };
-        match first.take() {
-            Some(first) => Ok(Some(first)),
-            None => tokio::select! {
-                biased;
-                chunk = next_chunk(response, idle) => chunk.map_err(|error| broken(&error)),
-                () = self.contact.gate.interrupted(), if !self.ended => {
-                    self.paused = true;
-                    Err(Failure::new(FailureKind::Cut, "the policy was paused"))
-                }
-            },
+        if let Some(first) = first.take() {
+            return Ok(Some(first));
+        }
+        tokio::select! {
+            biased;
+            chunk = next_chunk(response, idle) => chunk.map_err(|error| broken(&error)),
+            () = self.contact.gate.interrupted(), if !self.ended => {
+                self.paused = true;
+                Err(Failure::new(FailureKind::Cut, "the policy was paused"))
+            }
         }
     }
 

@@ -169,7 +169,9 @@ const REMEMBERED: usize = 1 << 15;
 fn chain(prompt: &[u32]) -> Vec<u64> {
     let mut hasher = DefaultHasher::new();
     let mut hash = |block: &[u32]| {
-        block.iter().for_each(|id| hasher.write_u32(*id));
+        for id in block {
+            hasher.write_u32(*id);
+        }
         hasher.finish()
     };
     prompt.chunks_exact(BLOCK).map(&mut hash).collect()

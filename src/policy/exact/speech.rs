@@ -127,7 +127,7 @@ fn finite(logprob: f64) -> f64 {
 /// Finds stop strings in a text that comes in pieces.
 #[derive(Debug, Default)]
 struct Stops {
-    stops: Vec<String>,
+    wanted: Vec<String>,
     /// What may be the beginning of one.
     held: String,
     hit: bool,
@@ -147,7 +147,7 @@ impl Stops {
             .as_ref()
             .and_then(|stop| stop.read::<Vec<String>>().or_else(|_| stop.read::<String>().map(|stop| vec![stop])).ok());
         let stops = stops.unwrap_or_default().into_iter().filter(|stop| !stop.is_empty()).collect();
-        Self { stops, ..Self::default() }
+        Self { wanted: stops, ..Self::default() }
     }
 
     /// Takes a piece; what stands behind a stop string is not told.
@@ -155,21 +155,21 @@ impl Stops {
         if self.hit {
             return Cut { text: String::new(), stop: None };
         }
-        if self.stops.is_empty() {
+        if self.wanted.is_empty() {
             return Cut { text: piece.to_owned(), stop: None };
         }
         let mut text = std::mem::take(&mut self.held);
         text.push_str(piece);
-        let found = self.stops.iter().filter_map(|stop| Some((text.find(stop)?, stop))).min_by_key(|(at, _)| *at);
+        let found = self.wanted.iter().filter_map(|stop| Some((text.find(stop)?, stop))).min_by_key(|(at, _)| *at);
         if let Some((at, stop)) = found {
             self.hit = true;
             let stop = stop.clone();
             text.truncate(at);
             return Cut { text, stop: Some(stop) };
         }
-        let longest = self.stops.iter().map(String::len).max().unwrap_or(0);
+        let longest = self.wanted.iter().map(String::len).max().unwrap_or(0);
         let from = text.ceil_char_boundary(text.len().saturating_sub(longest - 1));
-        let begins = |at: &usize| self.stops.iter().any(|stop| stop.starts_with(&text[*at..]));
+        let begins = |at: &usize| self.wanted.iter().any(|stop| stop.starts_with(&text[*at..]));
         let held = text[from..].char_indices().map(|(at, _)| from + at).find(begins).unwrap_or(text.len());
         self.held = text.split_off(held);
         Cut { text, stop: None }
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn a_stop_may_be_one_string_or_several_and_an_empty_one_is_none() {
         let of =
-            |stop: serde_json::Value| Stops::of(&Sampling { stop: Some(Raw::from_value(&stop)), ..Sampling::default() }).stops;
+            |stop: serde_json::Value| Stops::of(&Sampling { stop: Some(Raw::from_value(&stop)), ..Sampling::default() }).wanted;
         assert_eq!(of(serde_json::json!("a")), ["a"]);
         assert_eq!(of(serde_json::json!(["a", "", "b"])), ["a", "b"]);
         assert_eq!(of(serde_json::json!(null)), [""; 0]);

@@ -224,7 +224,7 @@ mod tests {
         })
     }
 
-    fn with(name: &str, value: Value) -> Call {
+    fn with(name: &str, value: impl serde::Serialize) -> Call {
         let mut call = call();
         if name == "response_format" {
             call.response_format = Some(Raw::from_value(&value));

@@ -26,20 +26,20 @@ pub(super) fn read(text: &str, alternatives: bool) -> Option<Heard> {
             "tokens" => said.ids = reader.ids()?.unwrap_or_default(),
             "tokens_evaluated" => said.prompt_tokens = reader.number()?,
             "tokens_predicted" => said.completion_tokens = reader.number()?,
-            "timings" => said.cached_tokens = cached(reader)?,
+            "timings" => cached(reader, &mut said)?,
             "stop_type" => {
                 said.ended = match reader.value()?.trim_matches('"') {
                     "limit" => Some(Ended::Length),
                     "eos" | "word" => Some(Ended::Stop),
                     _ => None,
-                }
+                };
             }
             "stopping_word" => {
                 let word = reader.value_or_null()?.and_then(|word| serde_json::from_str::<String>(word).ok());
                 said.stop = word.filter(|word| !word.is_empty());
             }
             "completion_probabilities" if reader.peek()? == b'[' => {
-                reader.list(|reader| entry(reader, &mut said, alternatives))?
+                reader.list(|reader| entry(reader, &mut said, alternatives))?;
             }
             "error" => failed |= reader.value_or_null()?.is_some(),
             _ => reader.skip()?,
@@ -70,14 +70,12 @@ fn entry(reader: &mut Reader<'_>, said: &mut Said, alternatives: bool) -> Option
     Some(())
 }
 
-fn cached(reader: &mut Reader<'_>) -> Option<Option<u64>> {
-    let mut cached = None;
+fn cached(reader: &mut Reader<'_>, said: &mut Said) -> Option<()> {
     reader.object(|name, reader| {
         match name {
-            "cache_n" => cached = reader.number()?,
+            "cache_n" => said.cached_tokens = reader.number()?,
             _ => reader.skip()?,
         }
         Some(())
-    })?;
-    Some(cached)
+    })
 }

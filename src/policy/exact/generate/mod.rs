@@ -5,6 +5,7 @@ mod llamacpp;
 mod read;
 #[cfg(test)]
 mod read_tests;
+#[expect(clippy::option_option, reason = "the outer one says whether it is JSON, the inner one whether it is null")]
 mod sglang;
 mod vllm;
 mod write;

@@ -1,5 +1,7 @@
 //! What each endpoint says.
 
+#![allow(clippy::format_collect, clippy::needless_pass_by_value, reason = "tests")]
+
 use bytes::Bytes;
 use serde_json::{Value, json};
 
