@@ -11,7 +11,8 @@ use gleaner::call::{
     Call, Capture, CaptureLevel, Content, FailureKind, Fold, LogprobKind, Message, Prompt, Reply, Role, Sampling, Text, Tool,
     ToolKind, Wants,
 };
-use gleaner::policy::{Captured, Policy, PolicyConfig, Transcript, connect};
+use gleaner::ids::CallId;
+use gleaner::policy::{Captured, Exchange, Policy, PolicyConfig, TokenMode, Transcript, connect};
 
 /// The policy under test; `None` where no server is named and none is asked for.
 fn policy() -> Option<Arc<dyn Policy>> {
@@ -181,4 +182,53 @@ async fn windows_are_kept() {
     let prepared = policy.prepare(&Arc::new(call), &Sampling::default(), &Transcript::default()).await.unwrap();
     let failure = policy.send(&prepared).await.err().unwrap().failure;
     assert_eq!((failure.kind, failure.status), (FailureKind::ContextOverflow, 400));
+}
+
+/// Token in, token out with the server's own template and tokenizer: each prompt begins with all that was sent and sampled before,
+/// whatever characters were sampled in halves.
+#[tokio::test]
+async fn token_in_token_out_goes_on_from_what_was_sampled() {
+    if policy().is_none() {
+        return;
+    }
+    let url = std::env::var("GLEANER_TEST_LLAMACPP_URL").unwrap();
+    let config = PolicyConfig { url, tokens: TokenMode::Exact, ..PolicyConfig::default() };
+    let policy = connect("llama", &config, None).unwrap();
+    let transcript = Transcript::default();
+    let mut messages = Vec::new();
+    let mut whole: Vec<u32> = Vec::new();
+    for (turn, said) in
+        ["Reply with many emoji: 👩‍🚀 é 🇩🇪", "And now in Japanese?", "Which of them was better, and why?"].into_iter().enumerate()
+    {
+        messages.push(Message::text(Role::User, Text::new(said)));
+        let sampling = Sampling { temperature: Some(1.3), seed: Some(1000 + turn as i64), ..Sampling::default() };
+        let call = Arc::new(Call { messages: messages.clone(), sampling, max_tokens: Some(40), ..call("", turn == 1) });
+        let prepared = policy.prepare(&call, &Sampling::default(), &transcript).await.unwrap();
+        let mut answer = policy.send(&prepared).await.map_err(|error| error.failure).unwrap();
+        let mut events = Vec::new();
+        while answer.next(&mut events).await.unwrap().is_some() {}
+        let mut fold = Fold::default();
+        events.iter().for_each(|event| fold.push(event));
+        let reply = fold.reply();
+        let capture = answer.capture(&reply).await.capture;
+        assert!(capture.prompt_ids.starts_with(&whole), "turn {turn}: the prompt does not begin with what was sampled");
+        let usage = reply.usage.unwrap();
+        let counted = (usage.prompt_tokens, usage.completion_tokens);
+        assert_eq!((capture.prompt_ids.len() as u64, capture.completion_ids.len() as u64), counted, "turn {turn}");
+        // A character that came in several tokens has lost log-probabilities, and that is seen.
+        let lost = reply.tokens.ids.len() - reply.tokens.logprobs.len();
+        let level = if lost == 0 { CaptureLevel::Full } else { CaptureLevel::Ids };
+        assert_eq!(capture.level, level, "turn {turn}: {:?}", capture.reason);
+        eprintln!(
+            "turn {turn}: {} + {} tokens, {lost} log-probabilities lost",
+            capture.prompt_ids.len(),
+            capture.completion_ids.len()
+        );
+        whole = capture.prompt_ids.iter().chain(&capture.completion_ids).copied().collect();
+        let message = reply.message();
+        transcript.note(Exchange { call_id: CallId::generate(), call: &call, reply: &message, capture: &capture });
+        messages.push(message);
+    }
+    let failure = policy.score(&whole).await.unwrap_err();
+    assert!(failure.message.contains("tells no log-probabilities of prompts"), "{}", failure.message);
 }

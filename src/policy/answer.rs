@@ -20,7 +20,7 @@ use crate::call::{Capture, Event, Failure, FailureKind, LogprobKind, Reply};
 
 /// How long the end of a connection's answer is waited for after the stream said that it is over, so that the connection can
 /// serve again.
-const TAIL: Duration = Duration::from_millis(10);
+pub(super) const TAIL: Duration = Duration::from_millis(10);
 
 /// Where the bytes come from.
 pub(super) enum Source {
@@ -123,7 +123,8 @@ impl Reading {
     }
 }
 
-fn broken(error: &HttpError) -> Failure {
+/// What it means for a reply that its bytes end.
+pub(super) fn broken(error: &HttpError) -> Failure {
     match error {
         HttpError::Silent(_) => Failure::new(FailureKind::TimedOut, format!("the reply stalled: {error}")),
         _ => Failure::new(FailureKind::Cut, format!("the reply broke off: {error}")),

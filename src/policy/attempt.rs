@@ -9,7 +9,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc2822;
 use tokio::time::{Instant, timeout_at};
 
-use super::http::{Http, HttpError, next_chunk, read_whole};
+use super::http::{Http, HttpError, Route, next_chunk, read_whole};
 use super::{NoAnswer, Prepared, refusal};
 use crate::call::{Failure, FailureKind};
 use crate::telemetry::now_ms;
@@ -30,14 +30,29 @@ pub(super) enum Trouble {
     Final(NoAnswer),
 }
 
+/// A request for a reply.
+#[derive(Clone, Debug)]
+pub(super) struct Post<'a> {
+    pub route: Route<'a>,
+    pub body: Bytes,
+    pub stream: bool,
+}
+
+impl Post<'static> {
+    /// What was prepared for a server of chat completions.
+    pub(super) fn of(prepared: &Prepared) -> Self {
+        Self { route: Route::of(&prepared.call), body: prepared.body.clone(), stream: prepared.stream }
+    }
+}
+
 /// Sends a request and waits for its reply's first bytes; for all of them if it is not a stream.
-pub(super) async fn attempt(http: &Http, sent: &Prepared, first_byte: Duration) -> Result<Begun, Trouble> {
+pub(super) async fn attempt(http: &Http, post: Post<'_>, first_byte: Duration) -> Result<Begun, Trouble> {
     let deadline = Instant::now() + first_byte;
     let late = || {
         let message = format!("the policy did not begin its reply within {} s", first_byte.as_secs());
         Trouble::Final(nothing(FailureKind::TimedOut, message))
     };
-    let response = match timeout_at(deadline, http.call(sent.call.prompt.is_some(), sent.body.clone())).await {
+    let response = match timeout_at(deadline, http.call(post.route, post.body)).await {
         Err(_) => return Err(late()),
         Ok(Err(error)) => return Err(again(format!("the policy can't be reached: {error}"))),
         Ok(Ok(response)) => response,
@@ -48,7 +63,7 @@ pub(super) async fn attempt(http: &Http, sent: &Prepared, first_byte: Duration) 
     }
     let header = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = header.to_ascii_lowercase();
-    if !sent.stream || kind.contains("json") || kind.contains("html") {
+    if !post.stream || kind.contains("json") || kind.contains("html") {
         return whole(response, http.idle, deadline, late).await;
     }
     let mut response = response;

@@ -183,7 +183,7 @@ fn entries(reader: &mut Reader) -> Option<Vec<LogprobEntry>> {
                 reader.object(|name, reader| {
                     match name {
                         "logprob" => entry.logprob = reader.number()?,
-                        "id" => entry.id = reader.number()?,
+                        "id" | "token_id" => entry.id = reader.number()?,
                         _ => reader.skip()?,
                     }
                     Some(())
@@ -221,7 +221,7 @@ pub(super) struct FunctionDelta<'a> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct LogprobEntry {
     pub logprob: Option<f64>,
-    /// llama.cpp's: the sampled token's id.
+    /// The sampled token's id, in replies of llama.cpp and of vLLM's generate endpoint.
     pub id: Option<u32>,
 }
 

@@ -173,6 +173,10 @@ pub enum ConfigError {
     Url { name: String, url: String },
     #[error("policy {name}: this gleaner was built without tokens = \"exact\" (feature `exact`), use \"server\" or \"off\"")]
     Exact { name: String },
+    #[error(
+        "policy {name}: kind = \"openai\" takes no token ids, which tokens = \"exact\" needs; use tokens = \"server\" or \"off\""
+    )]
+    TakesNoIds { name: String },
     #[error("policy {name}: {option} {value:?} is not known, use one of {known}")]
     Parser { name: String, option: &'static str, value: String, known: String },
     #[error("policy {name}: the api key can't be sent in a header")]

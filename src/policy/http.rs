@@ -11,6 +11,7 @@ use secrecy::{ExposeSecret, SecretString};
 use tokio::time::timeout;
 
 use super::config::{ConfigError, PolicyConfig};
+use crate::call::Call;
 
 /// Where calls go, below the server's address: conversations, and prompts that are none.
 const CONVERSATIONS: &str = "/v1/chat/completions";
@@ -49,6 +50,23 @@ impl Address {
         let url = |path: &str| Url::parse(&format!("{base}{path}")).ok();
         let conversations = url(CONVERSATIONS).filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())?;
         Some(Self { prompts: url(PROMPTS)?, conversations, base })
+    }
+}
+
+/// Where a call is posted.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Route<'a> {
+    Conversations,
+    /// Completions of prompts that are no conversation.
+    Prompts,
+    /// A path of this server's own.
+    At(&'a str),
+}
+
+impl Route<'static> {
+    /// Where chat completions' servers take a call.
+    pub(super) fn of(call: &Call) -> Self {
+        if call.prompt.is_some() { Self::Prompts } else { Self::Conversations }
     }
 }
 
@@ -135,11 +153,20 @@ impl Http {
         timeout(QUESTION * 3, ask).await.unwrap_or(Err(HttpError::Silent(QUESTION * 3)))
     }
 
-    /// Posts a call, which is a `plain` prompt or a conversation, and gives the response's head.
-    pub(super) async fn call(&self, plain: bool, body: Bytes) -> Result<Response, HttpError> {
+    /// Asks a question that may take as long as a reply; any status is an answer.
+    pub(super) async fn answer(&self, path: &str, body: Bytes) -> Result<(u16, Bytes), HttpError> {
+        self.whole(self.call(Route::At(path), body).await?).await
+    }
+
+    /// Posts a call, and gives the response's head.
+    pub(super) async fn call(&self, route: Route<'_>, body: Bytes) -> Result<Response, HttpError> {
         let address = self.address();
-        let url = if plain { &address.prompts } else { &address.conversations };
-        Ok(self.client.post(url.clone()).header(CONTENT_TYPE, JSON).body(body).send().await?)
+        let request = match route {
+            Route::Conversations => self.client.post(address.conversations.clone()),
+            Route::Prompts => self.client.post(address.prompts.clone()),
+            Route::At(path) => self.client.post(format!("{}{path}", address.base)),
+        };
+        Ok(request.header(CONTENT_TYPE, JSON).body(body).send().await?)
     }
 
     async fn whole(&self, response: Response) -> Result<(u16, Bytes), HttpError> {

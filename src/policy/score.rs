@@ -39,7 +39,7 @@ pub(super) async fn score(name: &str, http: &Http, found: &Found, ids: &[u32]) -
             return Err(Failure::new(FailureKind::Refused, message));
         }
     };
-    let answer = http.ask(path, Bytes::from(body.to_string())).await;
+    let answer = http.answer(path, Bytes::from(body.to_string())).await;
     let failed = |what: String| {
         Failure::new(FailureKind::Unavailable, format!("policy {name} could not score {} tokens: {what}", ids.len()))
     };

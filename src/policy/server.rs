@@ -10,7 +10,7 @@ use secrecy::SecretString;
 use tokio::time::Instant;
 
 use super::answer::{Reading, Source};
-use super::attempt::{Begun, Retries, Trouble, attempt};
+use super::attempt::{Begun, Post, Retries, Trouble, attempt};
 use super::body::{self, Outer};
 use super::config::{ConfigError, PolicyConfig, PolicyKind};
 use super::decode::Decoder;
@@ -272,7 +272,7 @@ impl Policy for Server {
         let mut relimited = false;
         let begun = loop {
             let timeout = self.config.first_byte_timeout();
-            match prompt.beside(attempt(&self.http, &sent, timeout)).await {
+            match prompt.beside(attempt(&self.http, Post::of(&sent), timeout)).await {
                 Ok(begun) => break begun,
                 Err(Trouble::Again(no_answer, after)) => {
                     if !retries.wait(after).await {

@@ -308,7 +308,7 @@ async fn a_silent_server_is_timed_out() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let http = super::http::Http::new("p", &PolicyConfig { url, ..PolicyConfig::default() }, None).unwrap();
-    let attempt = super::attempt::attempt(&http, &sent(), Duration::from_millis(50)).await;
+    let attempt = super::attempt::attempt(&http, super::attempt::Post::of(&sent()), Duration::from_millis(50)).await;
     let Err(super::attempt::Trouble::Final(no_answer)) = attempt else { panic!("a silent server gave an answer") };
     assert_eq!(no_answer.failure.kind, FailureKind::TimedOut);
 }
@@ -332,7 +332,7 @@ async fn dropping_a_reply_hangs_up_on_the_server() {
         stream.read(&mut buffer).await
     };
     let client = async {
-        let attempt = super::attempt::attempt(&http, &sent(), Duration::from_mins(1)).await;
+        let attempt = super::attempt::attempt(&http, super::attempt::Post::of(&sent()), Duration::from_mins(1)).await;
         drop(attempt.ok().unwrap());
     };
     let (read, ()) = tokio::time::timeout(Duration::from_secs(10), async { tokio::join!(server, client) }).await.unwrap();

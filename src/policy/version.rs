@@ -133,22 +133,38 @@ impl Versions {
         Some(path)
     }
 
-    async fn poll(&self, http: &Http, path: &'static str) {
-        let answer = http.get(path).await;
-        // A server that does not answer now has not changed its weights for that.
-        let told = match answer {
-            Ok((200, body)) => serde_json::from_slice::<WeightInfo>(&body).ok(),
-            _ => None,
+    /// The version that one of several servers holds now; while their weights change, each may hold others.
+    pub(super) async fn of(&self, http: &Http) -> WeightVersion {
+        let path = self.state().path;
+        let asked = match path {
+            Some(path) => ask(http, path).await,
+            None => None,
         };
+        match asked {
+            Some(version) => WeightVersion { source: Some(VersionSource::Polled), ..self.see(version, VersionSource::Server) },
+            None => self.known(),
+        }
+    }
+
+    async fn poll(&self, http: &Http, path: &'static str) {
+        let told = ask(http, path).await;
         self.state().asked = Some(Instant::now());
-        if let Some(WeightInfo { weight_version }) = told {
-            self.see(weight_version, VersionSource::Polled);
+        // A server that does not answer now has not changed its weights for that.
+        if let Some(version) = told {
+            self.see(version, VersionSource::Polled);
             self.state().path = Some(path);
         }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn ask(http: &Http, path: &str) -> Option<String> {
+    match http.get(path).await {
+        Ok((200, body)) => serde_json::from_slice::<WeightInfo>(&body).ok().map(|info| info.weight_version),
+        _ => None,
     }
 }
 

@@ -2,17 +2,24 @@
 //! and reads reasoning and tool calls itself. What was sampled before is put into the next prompt as it was sampled.
 //!
 //! ```text
-//! Call -> prompt::make (model: template, tokenizer; Transcript: what to splice) -> generate::Dialect::body -> server
-//! Events <- parse::Parser (reasoning, text, tool calls) <- detokenizer <- generate::Dialect::read <-------- server
+//! Call -> prompt::make (model: template, tokenizer; Transcript: what to splice) -> generate::write -> a server (replicas)
+//! Events <- parse::Parser (reasoning, text, tool calls) <- detokenizer <- generate::Reader <--------- another, if that one dies
 //! ```
+//! `contact` knows servers and model, `flow` is one reply on its way through them, `tally` counts its tokens.
 
-#![allow(dead_code, reason = "while it is being built")]
-
+mod answer;
+mod contact;
+mod flow;
 mod generate;
 mod model;
 mod parse;
 mod prompt;
 mod prompts;
+mod replicas;
+mod speech;
+mod tally;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -22,66 +29,168 @@ use secrecy::SecretString;
 
 pub use prompts::Prompts;
 
-use super::config::{ConfigError, PolicyConfig};
+use super::config::{ConfigError, PolicyConfig, PolicyKind};
+use super::images;
+use super::limit;
+use super::names::Names;
+use super::score;
 use super::{Answer, NoAnswer, Policy, PolicyState, PolicyUpdate, Prepared, Transcript};
 use crate::call::{Call, Failure, FailureKind, Sampling, WeightVersion};
 
+use answer::Reading;
+use contact::{Contact, Opened, Request};
+use flow::Flow;
+use speech::Speech;
+
 /// A policy that is sent token ids.
 pub(super) struct Exact {
-    name: String,
+    contact: Arc<Contact>,
 }
 
 impl Exact {
-    pub(super) fn new(name: &str, _config: &PolicyConfig, _api_key: Option<&SecretString>) -> Result<Self, ConfigError> {
-        Ok(Self { name: name.to_owned() })
+    pub(super) fn new(name: &str, config: &PolicyConfig, api_key: Option<&SecretString>) -> Result<Self, ConfigError> {
+        if config.kind == PolicyKind::Openai {
+            return Err(ConfigError::TakesNoIds { name: name.to_owned() });
+        }
+        Ok(Self { contact: Arc::new(Contact::new(name, config, api_key)?) })
     }
 
-    fn unbuilt<T>(&self) -> Result<T, Failure> {
-        Err(Failure::new(FailureKind::Unavailable, format!("policy {}: not built yet", self.name)))
+    fn request(&self, prepared: &Prepared, opened: &Opened) -> Result<Request, Failure> {
+        let unmade = || {
+            Failure::new(
+                FailureKind::Unavailable,
+                format!("policy {} was sent a call that it did not prepare", self.contact.name),
+            )
+        };
+        let wants = prepared.call.wants;
+        let asked = wants.top_logprobs.filter(|_| wants.logprobs);
+        Ok(Request {
+            call: prepared.call.clone(),
+            prompt: prepared.prompt.clone().ok_or_else(unmade)?,
+            sampling: prepared.sampling_used.clone(),
+            max_tokens: prepared.max_tokens_used,
+            text: opened.model.detokenizer().is_none(),
+            alternatives: asked.unwrap_or(0).max(self.contact.config.top_logprobs),
+        })
     }
 }
 
 #[async_trait]
 impl Policy for Exact {
     fn name(&self) -> &str {
-        &self.name
+        &self.contact.name
     }
 
     fn describe(&self) -> String {
-        String::new()
+        match self.contact.known() {
+            Some(opened) => self.contact.describe_opened(&opened),
+            None => format!("not reached yet, at {}", self.contact.url()),
+        }
     }
 
     fn state(&self) -> PolicyState {
-        PolicyState::default()
+        let (paused, in_flight) = self.contact.gate.read();
+        PolicyState { url: self.contact.url(), version: self.contact.versions.known(), paused, in_flight }
     }
 
-    fn update(&self, _update: PolicyUpdate) -> Result<(), Failure> {
-        self.unbuilt()
+    fn update(&self, update: PolicyUpdate) -> Result<(), Failure> {
+        self.contact.update(&update)
     }
 
-    fn recall(&self, _last: &WeightVersion) {}
+    fn recall(&self, last: &WeightVersion) {
+        self.contact.versions.recall(last);
+    }
 
     fn splices(&self) -> bool {
         true
     }
 
     async fn ready(&self) -> Result<(), Failure> {
-        self.unbuilt()
+        self.contact.reachable().await?;
+        self.contact.opened().await.map(drop)
     }
 
     async fn models(&self) -> Result<Bytes, Failure> {
-        self.unbuilt()
+        let mut reason = String::new();
+        for replica in self.contact.replicas.all() {
+            match replica.http.get("/v1/models").await {
+                Ok((200, body)) => return Ok(body),
+                Ok((status, _)) => reason = format!("/v1/models answers with status {status}"),
+                Err(error) => reason = error.to_string(),
+            }
+        }
+        Err(Failure::new(FailureKind::Unavailable, format!("policy {} can't be reached: {reason}", self.contact.name)))
     }
 
-    async fn count(&self, _call: &Call) -> Result<u64, Failure> {
-        self.unbuilt()
+    async fn count(&self, call: &Call) -> Result<u64, Failure> {
+        let opened = self.contact.opened_in_time().await?;
+        let (names, transcript) = (Names::of(call), Transcript::default());
+        let made = prompt::make(&opened.model, &self.contact.config, call, &names, &transcript, &mut Vec::new()).await?;
+        Ok(made.ids.len() as u64)
     }
 
-    async fn prepare(&self, _call: &Arc<Call>, _pinned: &Sampling, _transcript: &Transcript) -> Result<Prepared, Failure> {
-        self.unbuilt()
+    async fn prepare(&self, call: &Arc<Call>, pinned: &Sampling, transcript: &Transcript) -> Result<Prepared, Failure> {
+        let config = &self.contact.config;
+        images::check(call, config.image_urls, &self.contact.name)?;
+        let opened = self.contact.opened_in_time().await?;
+        let mut notes = Vec::new();
+        let made = prompt::make(&opened.model, config, call, &Names::of(call), transcript, &mut notes).await?;
+        let served = &*opened.served;
+        let max_tokens_used = limit_behind(call, made.ids.len() as u64, served.found.window, &mut notes)?;
+        let mut prepared = Prepared {
+            body: Bytes::new(),
+            stream: false,
+            sampling_used: call.sampling.with_others(&call.rest).pinned_by(&config.sampling).pinned_by(pinned),
+            max_tokens_used,
+            notes,
+            call: call.clone(),
+            prompt: Some(Arc::new(made)),
+        };
+        let request = self.request(&prepared, &opened)?;
+        let written = request.written(served, &[]);
+        prepared.notes.extend(written.notes);
+        prepared.body = written.body;
+        prepared.stream = request.streams(served);
+        if let Some(why) = served.endpoint.unstreamed().filter(|_| call.stream) {
+            prepared.notes.push(why.to_owned());
+        }
+        Ok(prepared)
     }
 
-    async fn send(&self, _prepared: &Prepared) -> Result<Box<dyn Answer>, NoAnswer> {
-        self.unbuilt().map_err(|failure| NoAnswer { failure, response: Bytes::new() })
+    async fn score(&self, ids: &[u32]) -> Result<Vec<Option<f64>>, Failure> {
+        let opened = self.contact.opened_in_time().await?;
+        let unreachable = || Failure::new(FailureKind::Unavailable, format!("policy {} can't be reached", self.contact.name));
+        let lease = self.contact.replicas.pick(ids, &[]).ok_or_else(unreachable)?;
+        score::score(&self.contact.name, &lease.0.http, &opened.served.found, ids).await
+    }
+
+    async fn send(&self, prepared: &Prepared) -> Result<Box<dyn Answer>, NoAnswer> {
+        let unsent = |failure| NoAnswer { failure, response: Bytes::new() };
+        let passed = self.contact.pass().await.map_err(unsent)?;
+        let opened = self.contact.opened_in_time().await.map_err(unsent)?;
+        let request = self.request(prepared, &opened).map_err(unsent)?;
+        let ready = Some((&*opened.served, prepared.body.clone()));
+        let begin = self.contact.begin(&request, &[], Vec::new(), ready).await?;
+        let parser = opened.parsers.begin(&request.call, Names::of(&request.call), &request.prompt.ending);
+        let speech = Speech::new(&request.call, &opened.model, &request.sampling, parser);
+        Ok(Box::new(Reading::new(Flow::new(self.contact.clone(), opened, request, speech, prepared.clone(), begin, passed))))
+    }
+}
+
+/// The limit of a reply behind a prompt of so many tokens.
+fn limit_behind(call: &Call, prompt: u64, window: Option<u64>, notes: &mut Vec<String>) -> Result<Option<u64>, Failure> {
+    let Some(window) = window else { return Ok(call.max_tokens) };
+    if prompt >= window {
+        let message =
+            format!("This model's maximum context length is {window} tokens. However, your request has {prompt} input tokens.");
+        return Err(Failure::new(FailureKind::ContextOverflow, message));
+    }
+    let left = window - prompt;
+    match call.max_tokens {
+        Some(asked) if asked > left => {
+            notes.push(limit::note(Some(asked), Some(left), &format!("the prompt leaves no more of the window of {window}")));
+            Ok(Some(left))
+        }
+        asked => Ok(asked),
     }
 }

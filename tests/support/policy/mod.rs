@@ -2,6 +2,7 @@
 
 mod body;
 mod completions;
+pub mod exact;
 mod score;
 mod script;
 mod tokens;

@@ -119,6 +119,19 @@ pub enum Fault {
     },
     /// Each byte of the stream comes in a write of its own.
     ByteByByte,
+    /// The server counts so many tokens more, or fewer.
+    Miscount {
+        prompt: i64,
+        completion: i64,
+    },
+    /// The first token's log-probability is this JSON.
+    Logprob {
+        value: String,
+    },
+    /// The first token's id is this one.
+    Foreign {
+        id: u32,
+    },
 }
 
 /// Holds events back until the test lets them go.
@@ -134,6 +147,11 @@ impl Gate {
     /// Lets so many events go.
     pub fn pass(&self, events: usize) {
         self.0.add_permits(events);
+    }
+
+    /// Whether all that were let go are gone.
+    pub fn is_empty(&self) -> bool {
+        self.0.available_permits() == 0
     }
 
     /// Lets everything go from now on.
@@ -170,6 +188,12 @@ impl Reply {
     #[must_use]
     pub fn with(self, fault: Fault) -> Self {
         Self { fault: Some(fault), ..self }
+    }
+
+    /// The same reply with another reason for its end.
+    #[must_use]
+    pub fn with_finish(self, finish: &str) -> Self {
+        Self { finish: Some(finish.to_owned()), ..self }
     }
 
     /// The same reply behind a gate.

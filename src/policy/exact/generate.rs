@@ -1,1 +1,0 @@
-//! Servers' generate endpoints: ids in, ids out.
