@@ -26,7 +26,7 @@ const SIZES: [usize; 3] = [10_000, 50_000, 100_000];
 fn main() {
     let folder = std::env::var_os("GLEANER_TOKENIZER").map_or_else(|| PathBuf::from("target/tokenizers/qwen3"), PathBuf::from);
     let config = PolicyConfig { tokens: TokenMode::Exact, tokenizer: Some(folder), ..PolicyConfig::default() };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let prompts = runtime.block_on(Prompts::open(config)).unwrap();
     println!(
         "{:>8} {:>9} {:>9} {:>10} {:>10} {:>10} {:>12}",

@@ -65,7 +65,7 @@ impl<'a> Talk<'a> {
 /// Waits for a model, which works on threads of its own.
 fn run<T>(future: impl Future<Output = T>) -> T {
     static RUNTIME: LazyLock<Runtime> =
-        LazyLock::new(|| tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap());
+        LazyLock::new(|| tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap());
     RUNTIME.block_on(future)
 }
 
