@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::super::script::Fault;
-use super::vocabulary::{bytes, decode};
-use super::{Kind, Sampled};
+use super::vocabulary::bytes;
+use super::{Kind, Sampled, Tongue};
 
 /// How a reply ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,6 +18,7 @@ pub enum Ended {
 /// One reply that is to be written.
 pub struct Answer<'a> {
     pub kind: Kind,
+    pub tongue: &'a Tongue,
     pub request: &'a Value,
     pub prompt: usize,
     pub sampled: &'a [Sampled],
@@ -82,7 +83,7 @@ impl Answer<'_> {
     }
 
     fn text(&self, range: std::ops::Range<usize>) -> String {
-        decode(&self.ids(range))
+        self.tongue.decode(&self.ids(range))
     }
 
     fn weight_versions(&self) -> Value {

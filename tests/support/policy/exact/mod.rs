@@ -2,6 +2,9 @@
 //! a model that says what a script tells it. Several may be replicas of one model: what one has begun another can go on with.
 
 mod answer;
+#[cfg(feature = "exact")]
+pub mod real;
+mod tongue;
 pub mod vocabulary;
 
 use std::collections::VecDeque;
@@ -18,9 +21,7 @@ use super::super::http1::{Body, read_head};
 use super::script::{Fault, Reply};
 use super::{bytes, whole};
 use answer::{Answer, Ended};
-
-/// The window.
-const WINDOW: usize = 4096;
+pub use tongue::Tongue;
 
 /// What a server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +62,7 @@ impl Asked {
 
 /// A model: what it will say, and what it has said.
 pub struct Weights {
+    pub tongue: Tongue,
     script: Mutex<VecDeque<Reply>>,
     seed: Mutex<u64>,
     said: Mutex<Vec<(Vec<u32>, Vec<Sampled>)>>,
@@ -71,7 +73,13 @@ pub struct Weights {
 
 impl Weights {
     pub fn new(seed: u64, script: impl IntoIterator<Item = Reply>) -> Arc<Self> {
+        Self::speaking(Tongue::ByHand, seed, script)
+    }
+
+    /// A model with another tokenizer and template than [`vocabulary`]'s.
+    pub fn speaking(tongue: Tongue, seed: u64, script: impl IntoIterator<Item = Reply>) -> Arc<Self> {
         Arc::new(Self {
+            tongue,
             script: Mutex::new(script.into_iter().collect()),
             seed: Mutex::new(seed),
             said: Mutex::default(),
@@ -99,7 +107,7 @@ impl Weights {
 
     fn encode(&self, text: &str) -> Vec<u32> {
         let shift = u32::from(*self.shifted.lock().unwrap());
-        vocabulary::encode(text).into_iter().map(|id| id + shift).collect()
+        self.tongue.encode(text).into_iter().map(|id| id + shift).collect()
     }
 
     /// What comes after a prompt: the rest of a reply that broke off after it, or the script's next.
@@ -115,8 +123,8 @@ impl Weights {
             return (Reply::default(), rest);
         }
         let reply = self.script.lock().unwrap().pop_front().unwrap_or_else(|| Reply::text("There is no more to say."));
-        let ids = vocabulary::pieces(&text(&reply), |_| self.draw() % 2 == 0);
-        let end = (reply.finish.as_deref() != Some("length")).then_some(vocabulary::END);
+        let ids = self.tongue.pieces(&text(&reply), |_| self.draw() % 2 == 0);
+        let end = (reply.finish.as_deref() != Some("length")).then_some(self.tongue.end());
         let token = |id| Sampled { id, logprob: -f64::from(u32::try_from(self.draw() % 9_000_000).unwrap() + 1) / 1e6 };
         let sampled: Vec<Sampled> = ids.into_iter().chain(end).map(token).collect();
         said.push((prompt.to_vec(), sampled.clone()));
@@ -207,6 +215,8 @@ async fn serve(stream: TcpStream, state: &State) -> io::Result<()> {
 /// Answers what is no request for tokens.
 fn question(state: &State, verb: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
     let (kind, weights) = (state.kind, &state.weights);
+    let window = weights.tongue.window();
+    let refused = |why: String| Some((400, json!({"error": {"message": why, "code": 400}})));
     let is_vllm = matches!(kind, Kind::Vllm | Kind::VllmCompletions);
     let version = || json!({"weight_version": *weights.version.lock().unwrap(), "model_path": "m", "is_generation": true});
     let answer = match (verb, path) {
@@ -215,20 +225,27 @@ fn question(state: &State, verb: &str, path: &str, body: &Value) -> Option<(u16,
         ("GET", "/model_info") if kind == Kind::Sglang => version(),
         ("GET", "/server_info") if kind == Kind::Sglang => json!({"incremental_streaming_output": true}),
         ("GET", "/props") if kind == Kind::Llamacpp => {
-            json!({"default_generation_settings": {"n_ctx": WINDOW}, "chat_template": vocabulary::TEMPLATE, "bos_token": "", "eos_token": "<|im_end|>"})
+            json!({"default_generation_settings": {"n_ctx": window}, "chat_template": vocabulary::TEMPLATE, "bos_token": "", "eos_token": "<|im_end|>"})
         }
         ("GET", "/v1/models") => {
-            json!({"object": "list", "data": [{"id": "scripted", "object": "model", "max_model_len": WINDOW}]})
+            json!({"object": "list", "data": [{"id": "scripted", "object": "model", "max_model_len": window}]})
         }
-        ("POST", "/apply-template") if kind == Kind::Llamacpp => json!({"prompt": vocabulary::render(body)}),
+        ("POST", "/apply-template") if kind == Kind::Llamacpp => match weights.tongue.render(body) {
+            Ok(text) => json!({"prompt": text}),
+            Err(why) => return refused(why),
+        },
         ("POST", "/tokenize") => {
             let text = body["prompt"].as_str().or(body["content"].as_str()).map(str::to_owned);
-            let ids = weights.encode(&text.unwrap_or_else(|| vocabulary::render(body)));
-            json!({"count": ids.len(), "max_model_len": WINDOW, "tokens": ids})
+            let text = match text.map_or_else(|| weights.tongue.render(body), Ok) {
+                Ok(text) => text,
+                Err(why) => return refused(why),
+            };
+            let ids = weights.encode(&text);
+            json!({"count": ids.len(), "max_model_len": window, "tokens": ids})
         }
         ("POST", "/detokenize") => {
             let ids: Vec<u32> = serde_json::from_value(body["tokens"].clone()).unwrap_or_default();
-            let text = vocabulary::decode_all(&ids);
+            let text = weights.tongue.decode_all(&ids);
             let name = match kind {
                 Kind::Vllm | Kind::VllmCompletions => "prompt",
                 Kind::Sglang => "text",
@@ -237,7 +254,7 @@ fn question(state: &State, verb: &str, path: &str, body: &Value) -> Option<(u16,
             json!({ name: text })
         }
         ("POST", "/inference/v1/generate") if kind == Kind::Vllm && body.get("token_ids").is_none() => {
-            return Some((400, json!({"error": {"message": "token_ids: field required", "code": 400}})));
+            return refused("token_ids: field required".to_owned());
         }
         ("POST", "/inference/v1/generate") if kind == Kind::VllmCompletions => {
             return Some((403, json!({"detail": "Forbidden"})));
@@ -256,9 +273,10 @@ async fn generate(write: &mut (impl AsyncWrite + Unpin), state: &State, body: Va
     let params = if body["sampling_params"].is_object() { &body["sampling_params"] } else { &body };
     let ids = ["token_ids", "prompt", "input_ids"].into_iter().find_map(|name| body.get(name)).cloned().unwrap_or_default();
     let prompt: Vec<u32> = serde_json::from_value(ids).unwrap_or_default();
-    if prompt.len() >= WINDOW {
+    let window = state.weights.tongue.window();
+    if prompt.len() >= window {
         let message = format!(
-            "This model's maximum context length is {WINDOW} tokens. However, your request has {} input tokens.",
+            "This model's maximum context length is {window} tokens. However, your request has {} input tokens.",
             prompt.len()
         );
         whole(write, 400, &json!({"error": {"message": message, "code": 400}})).await?;
@@ -267,7 +285,7 @@ async fn generate(write: &mut (impl AsyncWrite + Unpin), state: &State, body: Va
     let first = state.weights.version.lock().unwrap().clone();
     let (reply, mut sampled) = state.weights.sample(&prompt);
     let limit = ["max_tokens", "max_new_tokens", "n_predict"].into_iter().find_map(|name| params[name].as_u64());
-    let ended = end(&mut sampled, limit, &params["stop"], reply.finish.as_deref() == Some("length"));
+    let ended = end(&state.weights.tongue, &mut sampled, limit, &params["stop"], reply.finish.as_deref() == Some("length"));
     let number = {
         let mut asked = state.asked.lock().unwrap();
         asked.push(Asked { body: body.clone(), prompt: prompt.clone(), sampled: sampled.clone() });
@@ -279,6 +297,7 @@ async fn generate(write: &mut (impl AsyncWrite + Unpin), state: &State, body: Va
     }
     let mut answer = Answer {
         kind: state.kind,
+        tongue: &state.weights.tongue,
         request: &body,
         prompt: prompt.len(),
         sampled: &sampled,
@@ -334,16 +353,17 @@ fn raw(value: &Value) -> String {
 }
 
 /// Ends what was sampled where a limit or a stop string does. The tokens of a stop string stay, as with all these servers.
-fn end(sampled: &mut Vec<Sampled>, limit: Option<u64>, stops: &Value, endless: bool) -> Ended {
+fn end(tongue: &Tongue, sampled: &mut Vec<Sampled>, limit: Option<u64>, stops: &Value, endless: bool) -> Ended {
     let stops: Vec<String> = match stops {
         Value::String(stop) => vec![stop.clone()],
         Value::Array(stops) => stops.iter().filter_map(|stop| stop.as_str().map(str::to_owned)).collect(),
         _ => Vec::new(),
     };
     let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap());
+    let ids: Vec<u32> = sampled.iter().map(|token| token.id).collect();
     for at in 1..=sampled.len() {
-        let text = vocabulary::decode(&sampled[..at].iter().map(|token| token.id).collect::<Vec<_>>());
-        if let Some(stop) = stops.iter().find(|stop| text.contains(*stop)) {
+        let stopped = |stop: &&String| tongue.decode(&ids[..at]).contains(*stop);
+        if let Some(stop) = stops.iter().find(stopped) {
             sampled.truncate(at);
             return Ended::Word(stop.clone());
         }

@@ -154,7 +154,7 @@ pub fn render(request: &Value) -> String {
 }
 
 /// A message's text, whether it came as a string or in parts.
-fn content(content: &Value) -> String {
+pub fn content(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
         Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
@@ -163,7 +163,7 @@ fn content(content: &Value) -> String {
 }
 
 /// JSON as Python writes it.
-fn python(value: &Value) -> String {
+pub fn python(value: &Value) -> String {
     match value {
         Value::Object(fields) => {
             let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{}: {}", json!(name), python(value))).collect();
