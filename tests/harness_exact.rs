@@ -61,9 +61,8 @@ impl Harness {
     fn script(&self) -> Vec<Reply> {
         let mut script = vec![self.runs(1, &[MAKE]).thinking("Something should be looked at beforehand, presumably.")];
         for turn in 2..TURNS {
-            let odd = format!("printf 'turn {turn}: \\303\\251 \"quoted\" <b> & 🦀\\n'  |  cat");
-            let other = format!("wc -c made.txt; echo {turn}");
-            let both = [&odd[..], &other];
+            let odd = format!("printf '\\303\\251 \"quoted\" <b> & 🦀\\n'  |  cat;  echo $(({turn} * 1111))");
+            let both = [&odd[..], "wc -c made.txt"];
             let reply = self.runs(turn, if turn % 4 == 0 { &both } else { &both[..1] });
             let thought = format!("Thinking about turn {turn}: nothing surprising happened until now.\nContinuing, therefore.");
             script.push(if turn % 3 == 0 { reply.thinking(&thought) } else { reply });
@@ -160,9 +159,11 @@ async fn twelve_turns(harness: Harness, seed: u64) {
     assert!(odd >= TURNS / 2, "of {odd} replies only encoding gives other ids, which proves little");
     // The tools ran, both of those that were called together, and the policy was told what they printed.
     let read = ran.weights.tongue.decode_all(&asked[TURNS - 1].prompt);
-    for printed in ["SEED", "turn 2: é \"quoted\" <b> & 🦀", "turn 8: é", "5 made.txt\n8"] {
-        assert!(read.contains(printed), "{printed:?} is not in the last prompt: {read}");
+    let printed = (2..TURNS).map(|turn| (turn * 1111).to_string()).chain(["SEED".to_owned()]);
+    for printed in printed {
+        assert!(read.contains(&printed), "{printed:?} is not in the last prompt: {read}");
     }
+    assert_eq!(read.matches("5 made.txt").count(), 2, "of turns 4 and 8: {read}");
     assert_eq!((&ran.shown["branches"], ran.shown["samples"].as_array().map(Vec::len)), (&json!([]), Some(1)));
     let exported = ran.bench.export().await;
     assert_eq!(exported.len(), 1);
@@ -194,7 +195,8 @@ async fn twelve_turns_of_mini_swe_agent_are_one_sample() {
 #[ignore = "needs Docker and, once, Debian's and Python's registries"]
 async fn a_turn_that_a_harness_takes_back_is_named() {
     let harness = mini();
-    let wrong = Reply { tool_calls: Reply::tools(&[("browser", r#"{"page": "about:blank"}"#)]).tool_calls, ..harness.runs(2, &[]) };
+    let wrong =
+        Reply { tool_calls: Reply::tools(&[("browser", r#"{"page": "about:blank"}"#)]).tool_calls, ..harness.runs(2, &[]) };
     let script = vec![harness.runs(1, &[MAKE]), wrong, harness.runs(3, &["cat made.txt"]), harness.runs(4, &[SUBMIT])];
     let ran = Ran::of(&harness, 504, script).await;
     let asked = ran.server.asked();
