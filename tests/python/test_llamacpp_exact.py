@@ -69,7 +69,7 @@ class Call:
         raw = {kind: json.loads(gleaner.http.get(f"/api/v1/calls/{record['id']}/{kind}").content) for kind in ("upstream", "response")}
         self.id, self.capture = record["id"], record["capture"]
         self.prompt, self.sampled = raw["upstream"]["prompt"], raw["response"]["tokens"]
-        self.logprobs = [(entry["id"], entry["logprob"]) for entry in raw["response"]["completion_probabilities"]]
+        self.logprobs = [(entry["id"], entry["logprob"]) for entry in raw["response"].get("completion_probabilities", [])]
         self.lost = len(self.sampled) - len(self.logprobs)
         self.counts = f"{len(self.logprobs)} log-probabilities for {len(self.sampled)} completion ids"
         self.ended = raw["response"]["stop_type"] == "eos"
@@ -90,7 +90,7 @@ def converse(gleaner, seed):
     rollout = gleaner.rollout()
     client = test_llamacpp.client_of(gleaner, rollout)
     messages = [{"role": "user", "content": ASKS[seed % len(ASKS)]}]
-    for limit, said in ((24, THEN), (4, None)):
+    for limit, said in ((28, THEN), (2, None)):
         reply = client.chat.completions.create(model="any", messages=messages, max_tokens=limit, seed=seed)
         if said:
             messages.append({"role": "assistant", "content": reply.choices[0].message.content})
