@@ -63,9 +63,9 @@ impl Harness {
         for turn in 2..TURNS {
             let odd = format!("printf '\\303\\251 \"quoted\" <b> & 🦀\\n'  |  cat;  echo $(({turn} * 1111))");
             let both = [&odd[..], "wc -c made.txt"];
-            let reply = self.runs(turn, if turn % 4 == 0 { &both } else { &both[..1] });
+            let reply = self.runs(turn, if turn.is_multiple_of(4) { &both } else { &both[..1] });
             let thought = format!("Thinking about turn {turn}: nothing surprising happened until now.\nContinuing, therefore.");
-            script.push(if turn % 3 == 0 { reply.thinking(&thought) } else { reply });
+            script.push(if turn.is_multiple_of(3) { reply.thinking(&thought) } else { reply });
         }
         script.push(match self.name {
             "mini-swe-agent" => self.runs(TURNS, &[SUBMIT]),
