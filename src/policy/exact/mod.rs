@@ -159,9 +159,8 @@ impl Policy for Exact {
 
     async fn score(&self, ids: &[u32]) -> Result<Vec<Option<f64>>, Failure> {
         let opened = self.contact.opened_in_time().await?;
-        let unreachable = || Failure::new(FailureKind::Unavailable, format!("policy {} can't be reached", self.contact.name));
-        let lease = self.contact.replicas.pick(ids, &[]).ok_or_else(unreachable)?;
-        score::score(&self.contact.name, &lease.0.http, &opened.served.found, ids).await
+        let (lease, served) = self.contact.any_agreed(&opened, ids).await?;
+        score::score(&self.contact.name, &lease.0.http, &served.found, ids).await
     }
 
     async fn send(&self, prepared: &Prepared) -> Result<Box<dyn Answer>, NoAnswer> {
@@ -169,8 +168,7 @@ impl Policy for Exact {
         let passed = self.contact.pass().await.map_err(unsent)?;
         let opened = self.contact.opened_in_time().await.map_err(unsent)?;
         let request = self.request(prepared, &opened).map_err(unsent)?;
-        let ready = Some((&*opened.served, prepared.body.clone()));
-        let begin = self.contact.begin(&request, &[], Vec::new(), ready).await?;
+        let begin = self.contact.begin(&opened, &request, &[], Vec::new(), Some(prepared.body.clone())).await?;
         let parser = opened.parsers.begin(&request.call, Names::of(&request.call), &request.prompt.ending);
         let speech = Speech::new(&request.call, &opened.model, &request.sampling, parser);
         Ok(Box::new(Reading::new(Flow::new(self.contact.clone(), opened, request, speech, prepared.clone(), begin, passed))))

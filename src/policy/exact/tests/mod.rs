@@ -33,9 +33,18 @@ async fn vllm(generate: impl Fn(&str, usize) -> Vec<u8> + Send + Sync + 'static)
         GENERATE if body == "{}" => http("400 Bad Request", "application/json", "{}"),
         // The question whether it is there came first.
         GENERATE => generate(body, before - 1),
+        "/tokenize" => tokenize(body),
         _ => http("404 Not Found", "application/json", "{}"),
     })
     .await
+}
+
+/// What a server of the model's own tokenizer and template says of a text or a conversation.
+fn tokenize(body: &str) -> Vec<u8> {
+    let asked: Value = serde_json::from_str(body).unwrap();
+    let text = asked["prompt"].as_str().or(asked["content"].as_str()).map(str::to_owned);
+    let ids = vocabulary::encode(&text.unwrap_or_else(|| vocabulary::render(&asked)));
+    http("200 OK", "application/json", &json!({ "tokens": ids }).to_string())
 }
 
 /// Tokens that a server told: each an event of its own.
@@ -146,7 +155,7 @@ async fn begin(contact: &Arc<Contact>, call: Call) -> Result<Reading, NoAnswer> 
         prompt: Some(prompt),
     };
     let passed = contact.pass().await.unwrap();
-    let begin = contact.begin(&request, &[], Vec::new(), Some((&opened.served, prepared.body.clone()))).await?;
+    let begin = contact.begin(&opened, &request, &[], Vec::new(), Some(prepared.body.clone())).await?;
     let parser = opened.parsers.begin(&call, Names::of(&call), "");
     let speech = Speech::new(&call, &opened.model, &request.sampling, parser);
     Ok(Reading::new(Flow::new(contact.clone(), opened, request, speech, prepared, begin, passed)))
