@@ -19,7 +19,7 @@ use crate::policy::stub::{Stub, call, http};
 use crate::policy::{Answer, Captured, NoAnswer, PolicyConfig, Prepared, Prompted};
 
 #[path = "../../../../tests/support/policy/exact/vocabulary.rs"]
-#[allow(dead_code, reason = "its other part is the servers'")]
+#[allow(dead_code, clippy::format_push_string, reason = "its other part is the servers', which build texts as tests do")]
 mod vocabulary;
 
 const GENERATE: &str = "/inference/v1/generate";
@@ -90,7 +90,7 @@ impl Told {
             let event = json!({"choices": [{"index": 0, "token_ids": [id], "finish_reason": finish,
                 "logprobs": {"content": [{"token_id": id, "logprob": self.logprob}]}, "weight_versions": versions}],
                 "usage": {"prompt_tokens": self.prompt, "completion_tokens": counted}});
-            text.push_str(&format!("data: {event}\n\n"));
+            text.extend(["data: ", event.to_string().as_str(), "\n\n"]);
         }
         // JSON has no such number.
         text.replace("\"1e999\"", "1e999")
@@ -175,7 +175,9 @@ async fn read(mut reading: Reading) -> Result<Outcome, Failure> {
         raw.extend_from_slice(&bytes);
     }
     let mut fold = Fold::default();
-    events.iter().for_each(|event| fold.push(event));
+    for event in &events {
+        fold.push(event);
+    }
     let reply = fold.reply();
     let captured = reading.capture(&reply).await;
     Ok(Outcome { events, raw, reply, captured, amended: reading.amended() })

@@ -115,7 +115,7 @@ impl Weights {
             return (Reply::default(), rest);
         }
         let reply = self.script.lock().unwrap().pop_front().unwrap_or_else(|| Reply::text("There is no more to say."));
-        let ids = vocabulary::pieces(&text(&reply), |_| self.draw() % 2 == 0);
+        let ids = vocabulary::pieces(&text(&reply), |_| self.draw().is_multiple_of(2));
         let end = (reply.finish.as_deref() != Some("length")).then_some(vocabulary::END);
         let token = |id| Sampled { id, logprob: -f64::from(u32::try_from(self.draw() % 9_000_000).unwrap() + 1) / 1e6 };
         let sampled: Vec<Sampled> = ids.into_iter().chain(end).map(token).collect();

@@ -128,7 +128,9 @@ pub fn render(request: &Value) -> String {
     let tools = list(&request["tools"]);
     if !tools.is_empty() {
         out.push_str("<|im_start|>system\n");
-        tools.iter().for_each(|tool| out.push_str(&(python(tool) + "\n")));
+        for tool in &tools {
+            out.push_str(&(python(tool) + "\n"));
+        }
         out.push_str("<|im_end|>\n");
     }
     let messages = list(&request["messages"]);
