@@ -105,6 +105,7 @@ impl Gate {
     }
 
     /// Waits until replies that run are to be broken off.
+    #[cfg(any(test, feature = "exact"))]
     pub(super) async fn interrupted(&self) {
         loop {
             let moved = self.moved.notified();
