@@ -13,7 +13,7 @@ use support::client::get;
 use support::gleaner::{Gleaner, Made, Start};
 use support::policy::exact::vocabulary::{self, SIZE};
 use support::policy::exact::{Asked, Kind, TokenServer, Weights};
-use support::policy::{Fault, Gate, Reply};
+use support::policy::{Fault, Gate, Reply, ScriptedPolicy};
 use support::record::Record;
 use support::until;
 
@@ -36,6 +36,11 @@ impl Stage {
         for _ in 0..replicas {
             servers.push(TokenServer::start(kind, weights).await);
         }
+        Self::before(servers, lines).await
+    }
+
+    /// Gleaner before these.
+    async fn before(servers: Vec<TokenServer>, lines: &str) -> Self {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         vocabulary::write(dir.path());
         let others: Vec<String> = servers[1..].iter().map(TokenServer::url).collect();
@@ -309,4 +314,94 @@ async fn without_files_of_a_model_the_servers_own_words_do() {
         assert_eq!((seen.text.as_str(), record.level()), ("The other.", "full"), "{kind:?} {record:?}");
         stage.samples(1).await;
     }
+}
+
+#[tokio::test]
+async fn a_server_with_another_tokenizer_than_its_replicas_is_passed_over() {
+    let other = Weights::new(17, []);
+    other.shift();
+    for other_first in [true, false] {
+        let gate = Gate::closed();
+        let weights = Weights::new(16, [Reply::text("The first.").behind(&gate), Reply::text("The second.")]);
+        let of = |first: bool| if first == other_first { &other } else { &weights };
+        let servers = [TokenServer::start(Kind::Vllm, of(true)).await, TokenServer::start(Kind::Vllm, of(false)).await];
+        let stage = Stage::before(servers.into(), "").await;
+        let ready = get(stage.gleaner.addr, "/readyz", &[]).await;
+        assert_eq!(ready.status(), 200, "one of them has the model; the other is first: {other_first}");
+        // While one call runs the other server is the less busy one.
+        let meanwhile = async {
+            until("the first call", async || (stage.asked().len() == 1).then_some(())).await;
+            let second = stage.turn(&request(&[user("And?")], true)).await;
+            gate.open();
+            second
+        };
+        let first = request(&[user("Hm?")], true);
+        let ((first, one), (second, two)) = tokio::join!(stage.turn(&first), meanwhile);
+        assert_eq!((one.level(), two.level()), ("full", "full"), "{one:?} {two:?}");
+        assert_eq!((first.text.as_str(), second.text.as_str()), ("The first.", "The second."));
+        let asked = stage.servers.iter().map(|server| server.asked().len()).collect::<Vec<_>>();
+        assert_eq!(asked, if other_first { [0, 2] } else { [2, 0] }, "only the model's own server samples");
+        let (log, wrong) = (stage.gleaner.log(), stage.servers[usize::from(!other_first)].url());
+        let said = format!("{wrong}: the tokenizer is not the server's: of a question, token 0 is");
+        assert!(log.contains("a server is passed over") && log.contains(&said), "{log}");
+    }
+}
+
+#[tokio::test]
+async fn servers_of_which_none_has_the_model_are_each_named() {
+    let weights = Weights::new(18, []);
+    weights.shift();
+    let stage = Stage::new(Kind::Vllm, &weights, 2, "").await;
+    assert_eq!(get(stage.gleaner.addr, "/readyz", &[]).await.status(), 503);
+    let mut answer = stage.gleaner.call(PATH, &stage.made.key, &request(&[user("Hi")], true)).await;
+    assert_eq!(answer.status(), 503);
+    let error = answer.json().await.to_string();
+    for server in &stage.servers {
+        assert!(error.contains(&format!("{}: the tokenizer is not the server's", server.url())), "{error}");
+    }
+    assert!(stage.asked().is_empty());
+}
+
+#[tokio::test]
+async fn a_call_with_an_image_is_had_by_the_servers_own_tokens_and_the_conversation_goes_on() {
+    let chat = ScriptedPolicy::start(19, [Reply::text("A red pixel."), Reply::text("Nothing else.")]).await;
+    let weights = Weights::new(20, [Reply::text("Yes, here."), Reply::text("Of what?")]);
+    let server = TokenServer::beside(Kind::Vllm, &weights, Some(chat.addr)).await;
+    let stage = Stage::before(vec![server], "").await;
+    let mut texts = vec![user("Are you there?")];
+    let (seen, _) = stage.turn(&request(&texts, true)).await;
+    texts.push(json!({"role": "assistant", "content": seen.text}));
+    // The same conversation, with an image in it: all its ids are the server's.
+    let mut messages = texts.clone();
+    let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}});
+    messages.push(json!({"role": "user", "content": [image, {"type": "text", "text": "What is this?"}]}));
+    for (turn, text) in ["A red pixel.", "Nothing else."].into_iter().enumerate() {
+        let (seen, record) = stage.turn(&request(&messages, turn == 0)).await;
+        assert_eq!((seen.text.as_str(), record.status(), record.level()), (text, "done", "full"), "{record:?}");
+        let there = chat.last();
+        assert_eq!((record.prompt_ids(), record.completion_ids()), (there.prompt_ids.clone(), there.ids()));
+        assert!(there.prompt_ids.len() > there.body["messages"].as_array().unwrap().len(), "the server expands the image");
+        assert!(record.0["capture"]["rendered"].is_null(), "{record:?}");
+        assert!(
+            record.0["notes"].to_string().contains("it was asked as chat completions, with the server's own tokens"),
+            "{record:?}"
+        );
+        messages.push(json!({"role": "assistant", "content": seen.text}));
+        messages.push(user("And else?"));
+    }
+    // One that goes on from before the image is spliced as if nothing had been.
+    texts.push(user("A picture, please."));
+    let (seen, record) = stage.turn(&request(&texts, true)).await;
+    assert_eq!((seen.text.as_str(), record.level()), ("Of what?", "full"), "{record:?}");
+    let asked = stage.asked();
+    let [first, second] = &asked[..] else { panic!("{} calls were asked with ids", asked.len()) };
+    let whole: Vec<u32> = first.prompt.iter().copied().chain(first.ids()).collect();
+    assert!(second.prompt.starts_with(&whole), "the conversation does not go on from what was sampled before the image");
+    // Text calls are one sample, those about the image another.
+    let samples = stage.samples(2).await;
+    let mut masked: Vec<usize> = samples.iter().map(|sample| trained(sample).0.len()).collect();
+    masked.sort_unstable();
+    let mut expected = vec![first.ids().len() + second.ids().len(), chat.seen().iter().map(|seen| seen.ids().len()).sum()];
+    expected.sort_unstable();
+    assert_eq!(masked, expected);
 }

@@ -201,14 +201,17 @@ async fn token_in_token_out_goes_on_from_what_was_sampled() {
         ["Reply with many emoji: 👩‍🚀 é 🇩🇪", "And now in Japanese?", "Which of them was better, and why?"].into_iter().enumerate()
     {
         messages.push(Message::text(Role::User, Text::new(said)));
-        let sampling = Sampling { temperature: Some(1.3), seed: Some(1000 + turn as i64), ..Sampling::default() };
+        let sampling =
+            Sampling { temperature: Some(1.3), seed: Some(1000 + i64::try_from(turn).unwrap()), ..Sampling::default() };
         let call = Arc::new(Call { messages: messages.clone(), sampling, max_tokens: Some(40), ..call("", turn == 1) });
         let prepared = policy.prepare(&call, &Sampling::default(), &transcript).await.unwrap();
         let mut answer = policy.send(&prepared).await.map_err(|error| error.failure).unwrap();
         let mut events = Vec::new();
         while answer.next(&mut events).await.unwrap().is_some() {}
         let mut fold = Fold::default();
-        events.iter().for_each(|event| fold.push(event));
+        for event in &events {
+            fold.push(event);
+        }
         let reply = fold.reply();
         let capture = answer.capture(&reply).await.capture;
         assert!(capture.prompt_ids.starts_with(&whole), "turn {turn}: the prompt does not begin with what was sampled");

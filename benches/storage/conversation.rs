@@ -2,7 +2,7 @@
 //! server in vLLM's form answers them.
 //!
 //! `messages` is Claude Code's: its cache mark moves with each turn, and what goes up is written anew as chat completions. `chat` is
-//! OpenCode's: what goes up is a splice of what came in.
+//! `OpenCode`'s: what goes up is a splice of what came in.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -146,7 +146,7 @@ fn stream(turn: usize, said: &str, prompt: &[u32], ids: &[u32], logprobs: &[f64]
         let delta =
             chunk(json!([{"index": 0, "delta": {"content": word}, "logprobs": {"content": [entry]}, "finish_reason": null,
             "token_ids": [token]}]));
-        text.push_str(&format!("data: {delta}\n\n"));
+        text.extend(["data: ", delta.to_string().as_str(), "\n\n"]);
     }
     text.push_str("data: [DONE]\n\n");
     (text.into(), repeated)

@@ -213,16 +213,19 @@ mod tests {
         RawParts { upstream: bytes(upstream), response: bytes(response), prompt: bytes(prompt) }
     }
 
-    /// Level, prompt, ids and log-probabilities by the raw bytes.
-    fn read(raw: &RawParts) -> Result<(CaptureLevel, Vec<u32>, Vec<u32>, Vec<f64>), String> {
+    /// Level, prompt, ids and log-probabilities.
+    type Tokens = (CaptureLevel, Vec<u32>, Vec<u32>, Vec<f64>);
+
+    /// What the raw bytes say.
+    fn read(raw: &RawParts) -> Result<Tokens, String> {
         let recorded = Capture { logprob_kind: LogprobKind::Raw, prompt_ids: vec![1, 2], ..Capture::default() };
         let capture = reread(&Arc::new(call()), raw, &recorded)?;
         assert_eq!(capture.logprob_kind, LogprobKind::Raw);
         Ok((capture.level, capture.prompt_ids, capture.completion_ids, capture.logprobs))
     }
 
-    fn whole() -> Result<(CaptureLevel, Vec<u32>, Vec<u32>, Vec<f64>), String> {
-        Ok((CaptureLevel::Full, vec![1, 2], vec![7, 8], vec![-0.5, -0.25]))
+    fn whole() -> Tokens {
+        (CaptureLevel::Full, vec![1, 2], vec![7, 8], vec![-0.5, -0.25])
     }
 
     const USAGE: &str = r#""usage":{"prompt_tokens":2,"completion_tokens":2}"#;
@@ -233,29 +236,29 @@ mod tests {
         let vllm = format!(
             r#"{{"prompt_token_ids":[1,2],"choices":[{{"message":{{"content":"\"sglext\""}},"token_ids":[7,8],{content},"finish_reason":"stop"}}],{USAGE}}}"#
         );
-        assert_eq!(read(&raw("{}", &vllm, "")), whole());
+        assert_eq!(read(&raw("{}", &vllm, "")), Ok(whole()));
         let stream = [
             r#"{"prompt_token_ids":[1,2],"choices":[{"delta":{"content":""}}]}"#.to_owned(),
             format!(r#"{{"choices":[{{"delta":{{"content":"ab"}},"token_ids":[7,8],{content},"finish_reason":"stop"}}]}}"#),
             format!(r#"{{"choices":[],{USAGE}}}"#),
             "[DONE]".to_owned(),
         ];
-        let stream: String = stream.iter().map(|data| format!("data: {data}\n\n")).collect();
-        assert_eq!(read(&raw("{}", &stream, "")), whole());
+        let stream: String = stream.iter().flat_map(|data| ["data: ", data.as_str(), "\n\n"]).collect();
+        assert_eq!(read(&raw("{}", &stream, "")), Ok(whole()));
         let entries = r#""logprobs":{"content":[{"id":7,"token":"a","logprob":-0.5},{"id":8,"token":"b","logprob":-0.25}]}"#;
         let llamacpp = format!(r#"{{"choices":[{{"message":{{"content":"ab"}},{entries},"finish_reason":"stop"}}],{USAGE}}}"#);
-        assert_eq!(read(&raw("{}", &llamacpp, r#"{"tokens":[1,2]}"#)), whole());
+        assert_eq!(read(&raw("{}", &llamacpp, r#"{"tokens":[1,2]}"#)), Ok(whole()));
         let sglang = format!(
             "data: {{\"choices\":[{{\"delta\":{{\"content\":\"ab\"}},{content},\"finish_reason\":\"stop\"}}]}}\n\n\
              data: {{\"choices\":[],\"sglext\":{{\"input_ids\":[1,2],\"output_ids\":[[7,8]]}},{USAGE}}}\n\ndata: [DONE]\n\n"
         );
-        assert_eq!(read(&raw("{}", &sglang, "")), whole());
+        assert_eq!(read(&raw("{}", &sglang, "")), Ok(whole()));
     }
 
     #[test]
     fn generate_endpoints_have_their_prompt_in_what_went_up() {
         let sglang = r#"{"text":"ab","output_ids":[7,8],"meta_info":{"completion_tokens":2,"output_token_logprobs":[[-0.5,7,null],[-0.25,8,null]]}}"#;
-        assert_eq!(read(&raw(r#"{"input_ids":[1,2]}"#, sglang, "")), whole());
+        assert_eq!(read(&raw(r#"{"input_ids":[1,2]}"#, sglang, "")), Ok(whole()));
         // Each event tells all so far, or only what is new.
         let so_far = |count: usize, entries: &str| {
             format!("data: {{\"meta_info\":{{\"completion_tokens\":{count},\"output_token_logprobs\":[{entries}]}}}}\n\n")
@@ -263,16 +266,16 @@ mod tests {
         let all = so_far(1, "[-0.5,7,null]") + &so_far(2, "[-0.5,7,null],[-0.25,8,null]") + "data: [DONE]\n\n";
         let new = so_far(1, "[-0.5,7,null]") + &so_far(2, "[-0.25,8,null]") + "data: [DONE]\n\n";
         for stream in [all, new] {
-            assert_eq!(read(&raw(r#"{"input_ids":[1,2]}"#, &stream, "")), whole());
+            assert_eq!(read(&raw(r#"{"input_ids":[1,2]}"#, &stream, "")), Ok(whole()));
         }
         let llamacpp =
             r#"{"content":"ab","tokens":[7,8],"completion_probabilities":[{"id":7,"logprob":-0.5},{"id":8,"logprob":-0.25}]}"#;
-        assert_eq!(read(&raw(r#"{"prompt":[1,2]}"#, llamacpp, "")), whole());
+        assert_eq!(read(&raw(r#"{"prompt":[1,2]}"#, llamacpp, "")), Ok(whole()));
         let vllm =
             r#"{"request_id":"r","choices":[{"token_ids":[7,8],"logprobs":{"content":[{"logprob":-0.5},{"logprob":-0.25}]}}]}"#;
-        assert_eq!(read(&raw(r#"{"token_ids":[1,2]}"#, vllm, "")), whole());
+        assert_eq!(read(&raw(r#"{"token_ids":[1,2]}"#, vllm, "")), Ok(whole()));
         // A reply that was resumed: the first token went up again.
-        assert_eq!(read(&raw(r#"{"token_ids":[1,2,7]}"#, vllm, "")), whole());
+        assert_eq!(read(&raw(r#"{"token_ids":[1,2,7]}"#, vllm, "")), Ok(whole()));
         assert_eq!(read(&raw(r#"{"token_ids":[1,2,9]}"#, vllm, "")).unwrap().1, [1, 2, 9]);
     }
 

@@ -47,16 +47,22 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn new(name: &str, config: &PolicyConfig, api_key: Option<&SecretString>) -> Result<Self, ConfigError> {
-        Ok(Self {
+        let http = Arc::new(Http::new(name, config, api_key)?);
+        Ok(Self::sharing(name, config.clone(), http, Arc::new(Versions::new(config.version.clone())), Arc::default()))
+    }
+
+    /// A policy whose server, weights and gate are another's too.
+    pub(super) fn sharing(name: &str, config: PolicyConfig, http: Arc<Http>, versions: Arc<Versions>, gate: Arc<Gate>) -> Self {
+        Self {
             name: name.to_owned(),
-            http: Arc::new(Http::new(name, config, api_key)?),
-            versions: Arc::new(Versions::new(config.version.clone())),
-            gate: Arc::default(),
+            config,
+            http,
+            versions,
+            gate,
             swallows: Arc::default(),
-            config: config.clone(),
             found: RwLock::new(None),
             probing: tokio::sync::Mutex::new(None),
-        })
+        }
     }
 
     /// What the server is, if it has been asked.
@@ -66,6 +72,11 @@ impl Server {
 
     fn remember(&self, found: Option<Arc<Found>>) {
         *self.found.write().unwrap_or_else(PoisonError::into_inner) = found;
+    }
+
+    /// Asks anew what the server is: it is another one now.
+    pub(super) fn forget(&self) {
+        self.remember(None);
     }
 
     /// What the server is; asks it if nobody has.
@@ -176,7 +187,7 @@ impl Policy for Server {
         }
         self.gate.update(&self.http, &self.versions, &update)?;
         if update.url.is_some() {
-            self.remember(None);
+            self.forget();
         }
         Ok(())
     }

@@ -357,7 +357,8 @@ async fn more_alternatives_are_recorded_than_a_client_sees() {
     (asked.stream, asked.wants.logprobs, asked.wants.top_logprobs) = (false, true, Some(1));
     let outcome = ask(&*policy(&PolicyConfig { top_logprobs: 2, ..config(&stub) }), &asked).await.unwrap();
     assert!(stub.seen.lock().unwrap().last().unwrap().1.ends_with(r#""logprobs":true,"top_logprobs":2}"#));
-    let shown: Vec<&str> = outcome.reply.extras.iter().filter_map(|extra| extra.logprobs()).map(|raw| raw.as_str()).collect();
+    let shown: Vec<&str> =
+        outcome.reply.extras.iter().filter_map(|extra| extra.logprobs()).map(crate::call::Raw::as_str).collect();
     let expected = r#"{"content":[{"token":"ok","logprob":-0.5,"bytes":[111,107],"top_logprobs":[{"token":"ok","logprob":-0.5,"bytes":[111,107]}]}]}"#;
     assert_eq!(shown, [expected]);
     assert_eq!(outcome.captured.capture.level, CaptureLevel::Full);

@@ -134,6 +134,7 @@ impl Versions {
     }
 
     /// The version that one of several servers holds now; while their weights change, each may hold others.
+    #[cfg(feature = "exact")]
     pub(super) async fn of(&self, http: &Http) -> WeightVersion {
         let path = self.state().path;
         let asked = match path {

@@ -28,7 +28,7 @@ pub(super) struct Contact {
     pub name: String,
     pub config: PolicyConfig,
     pub replicas: Replicas,
-    pub versions: Versions,
+    pub versions: Arc<Versions>,
     pub gate: Arc<Gate>,
     opened: RwLock<Option<Arc<Opened>>>,
     /// Held by whoever opens the model, so that it is opened once; when that last failed, and why.
@@ -99,7 +99,7 @@ impl Contact {
             name: name.to_owned(),
             config: config.clone(),
             replicas: Replicas::new(name, config, api_key)?,
-            versions: Versions::new(config.version.clone()),
+            versions: Arc::new(Versions::new(config.version.clone())),
             gate: Arc::default(),
             opened: RwLock::new(None),
             opening: tokio::sync::Mutex::new(None),
@@ -187,30 +187,84 @@ impl Contact {
         }
     }
 
-    /// Opens the model at the first server that answers.
+    /// Opens the model at the first server that answers and has it.
     async fn open_at_first(&self) -> Result<Opened, Unopened> {
-        let mut reasons = Vec::new();
+        let (mut silent, mut refused) = (Vec::new(), Vec::new());
         for replica in self.replicas.all() {
-            match replica.served().await {
-                Ok(served) => return self.open_at(replica, served).await,
-                Err(Unfit::Unreachable(reason)) => reasons.push(reason),
-                Err(Unfit::Kind(reason)) => return Err(self.refused(&reason)),
+            match self.open_at(replica).await {
+                Ok(opened) => return Ok(opened),
+                Err(Unfit::Unreachable(reason)) => silent.push(reason),
+                // What is wrong with the model's files is so at every server.
+                Err(Unfit::Kind(reason)) if refused.contains(&reason) => {}
+                Err(Unfit::Kind(reason)) => refused.push(reason),
             }
         }
-        Err(self.unreachable(&reasons.join("; ")))
+        if refused.is_empty() {
+            return Err(self.unreachable(&silent.join("; ")));
+        }
+        let soon = !silent.is_empty();
+        refused.append(&mut silent);
+        Err(Unopened { soon, failure: self.refused(&refused.join("; ")) })
     }
 
-    async fn open_at(&self, replica: &Arc<Replica>, served: Arc<Served>) -> Result<Opened, Unopened> {
-        let model = match Model::open(&self.config, &replica.http, &served.found).await {
-            Ok(model) => model,
-            Err(ModelError::Unreachable(reason)) => return Err(self.unreachable(&reason)),
-            Err(error) => return Err(self.refused(&error.to_string())),
-        };
+    async fn open_at(&self, replica: &Arc<Replica>) -> Result<Opened, Unfit> {
+        let served = replica.served().await?;
+        let model = Model::open(&self.config, &replica.http, &served.found).await.map_err(|error| self.unfit(replica, error))?;
         let named = served.found.model.as_deref().unwrap_or_default();
         let parsers = Parsers::choose(&self.name, &self.config, model.template(), named);
-        let parsers = parsers.map_err(|error| self.refused(&error.to_string()))?;
+        let parsers = parsers.map_err(|error| Unfit::Kind(error.to_string()))?;
         self.versions.begin(&replica.http, served.found.kind).await;
         Ok(Opened { model, parsers, served })
+    }
+
+    /// A server that has the model, at which the fewest calls run or the prompt's beginning is known, and what it is.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(super) async fn any_agreed(&self, opened: &Opened, prompt: &[u32]) -> Result<(Lease, Arc<Served>), Failure> {
+        let (mut but, mut reasons) = (Vec::new(), Vec::new());
+        while let Some(lease) = self.replicas.pick(prompt, &but) {
+            match self.agreed(&lease.0, opened).await {
+                Ok(served) => return Ok((lease, served)),
+                Err(reason) => reasons.push(reason),
+            }
+            lease.0.is_in_trouble();
+            but.push(lease.0.clone());
+        }
+        Err(Failure::new(FailureKind::Unavailable, format!("policy {} has no server to ask: {}", self.name, reasons.join("; "))))
+    }
+
+    /// What a server is that is to sample for this model; why it may not, if it may not.
+    async fn agreed(&self, replica: &Replica, opened: &Opened) -> Result<Arc<Served>, String> {
+        let unreachable = |reason: String| format!("the policy can't be reached: {reason}");
+        let served = match replica.served().await {
+            Ok(served) => served,
+            Err(Unfit::Unreachable(reason) | Unfit::Kind(reason)) => return Err(unreachable(reason)),
+        };
+        // The one that the model was opened at was compared then.
+        if Arc::ptr_eq(&served, &opened.served) {
+            return Ok(served);
+        }
+        match served.agrees(&opened.model, &replica.http).await.map_err(|error| self.unfit(replica, error)) {
+            Ok(()) => Ok(served),
+            Err(Unfit::Unreachable(reason)) => Err(unreachable(reason)),
+            Err(Unfit::Kind(reason)) => {
+                let failure = self.refused(&reason);
+                tracing::warn!(policy.name = self.name, policy.url = replica.http.base(), "a server is passed over: {failure}");
+                Err(failure.message)
+            }
+        }
+    }
+
+    /// Why a server can't be used with a model.
+    fn unfit(&self, replica: &Replica, error: ModelError) -> Unfit {
+        match error {
+            ModelError::Unreachable(reason) => Unfit::Unreachable(reason),
+            ModelError::Mismatch(reason) if self.replicas.all().len() > 1 => {
+                Unfit::Kind(format!("{}: {reason}", replica.http.base()))
+            }
+            error => Unfit::Kind(error.to_string()),
+        }
     }
 
     fn unreachable(&self, reason: &str) -> Unopened {
@@ -218,9 +272,9 @@ impl Contact {
         Unopened { soon: true, failure }
     }
 
-    fn refused(&self, reason: &str) -> Unopened {
+    fn refused(&self, reason: &str) -> Failure {
         let message = format!("policy {} can't serve with tokens = \"exact\": {reason}", self.name);
-        Unopened { soon: false, failure: Failure::new(FailureKind::Unavailable, message) }
+        Failure::new(FailureKind::Unavailable, message)
     }
 
     /// The first server's address.
@@ -249,18 +303,19 @@ impl Contact {
         let others = if all.len() > 1 { format!(" and {} more", all.len() - 1) } else { String::new() };
         let parsers = opened.parsers.describe();
         let parsers = if parsers.is_empty() { String::new() } else { format!(", {parsers}") };
-        let Served { found, endpoint } = &*opened.served;
+        let Served { found, endpoint, .. } = &*opened.served;
         format!("{found} at {url}{others}, token in, token out by {}{parsers}", endpoint.path())
     }
 
     /// Asks for a reply of which the tokens in `sampled` are there, at any server but those of `but`, until one begins it or trouble
-    /// was retried long enough. `ready` is what was written for this kind of server before.
+    /// was retried long enough. A server that has another model is none of them. `ready` is what was written for the server of `opened`.
     pub(super) async fn begin(
         &self,
+        opened: &Opened,
         request: &Request,
         sampled: &[u32],
         mut but: Vec<Arc<Replica>>,
-        ready: Option<(&Served, Bytes)>,
+        ready: Option<Bytes>,
     ) -> Result<Begin, NoAnswer> {
         let mut retries = Retries::new(Duration::from_secs(self.config.retry_s));
         let (mut last, mut after) = (None, None);
@@ -274,7 +329,7 @@ impl Contact {
                 but.clear();
                 continue;
             };
-            let (no_answer, wait) = match self.ask(&lease.0, request, sampled, ready.as_ref()).await {
+            let (no_answer, wait) = match self.ask(&lease.0, opened, request, sampled, ready.as_ref()).await {
                 Ok((served, begun, body)) => {
                     lease.0.is_well();
                     return Ok(Begin { lease, served, begun, body });
@@ -296,19 +351,15 @@ impl Contact {
     async fn ask(
         &self,
         replica: &Replica,
+        opened: &Opened,
         request: &Request,
         sampled: &[u32],
-        ready: Option<&(&Served, Bytes)>,
+        ready: Option<&Bytes>,
     ) -> Result<(Arc<Served>, Begun, Bytes), Trouble> {
-        let served = match replica.served().await {
-            Ok(served) => served,
-            Err(Unfit::Unreachable(reason) | Unfit::Kind(reason)) => {
-                return Err(Trouble::Again(nothing(format!("the policy can't be reached: {reason}")), None));
-            }
-        };
-        let alike = |known: &&(&Served, Bytes)| known.0.endpoint == served.endpoint && known.0.found.model == served.found.model;
-        let body = match ready.filter(alike) {
-            Some((_, body)) => body.clone(),
+        let served = self.agreed(replica, opened).await.map_err(|reason| Trouble::Again(nothing(reason), None))?;
+        let alike = opened.served.endpoint == served.endpoint && opened.served.found.model == served.found.model;
+        let body = match ready.filter(|_| alike) {
+            Some(body) => body.clone(),
             None => request.written(&served, sampled).body,
         };
         let stream = request.streams(&served);

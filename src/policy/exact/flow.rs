@@ -243,7 +243,7 @@ impl Flow {
             self.lease.0.is_in_trouble();
             but.push(self.lease.0.clone());
         }
-        let begin = self.contact.begin(&self.request, self.tally.ids(), but, None).await.map_err(|no_answer| {
+        let begin = self.contact.begin(&self.opened, &self.request, self.tally.ids(), but, None).await.map_err(|no_answer| {
             let message = format!("{failure}; and it could not be taken up again: {}", no_answer.failure);
             Failure { message, ..failure.clone() }
         })?;

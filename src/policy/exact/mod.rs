@@ -6,6 +6,8 @@
 //! Events <- parse::Parser (reasoning, text, tool calls) <- detokenizer <- generate::Reader <--------- another, if that one dies
 //! ```
 //! `contact` knows servers and model, `flow` is one reply on its way through them, `tally` counts its tokens.
+//!
+//! Where in its ids a server puts an image only the server knows: a call with one is had by the server's own tokens.
 
 mod answer;
 mod contact;
@@ -29,11 +31,12 @@ use secrecy::SecretString;
 
 pub use prompts::Prompts;
 
-use super::config::{ConfigError, PolicyConfig, PolicyKind};
+use super::config::{ConfigError, PolicyConfig, PolicyKind, TokenMode};
 use super::images;
 use super::limit;
 use super::names::Names;
 use super::score;
+use super::server::Server;
 use super::{Answer, NoAnswer, Policy, PolicyState, PolicyUpdate, Prepared, Transcript};
 use crate::call::{Call, Failure, FailureKind, Sampling, WeightVersion};
 
@@ -45,14 +48,24 @@ use speech::Speech;
 /// A policy that is sent token ids.
 pub(super) struct Exact {
     contact: Arc<Contact>,
+    /// The first server, by its own tokens: for calls with images.
+    by_server: Server,
 }
+
+/// What is said of a call that was not sent as ids.
+const BY_SERVER: &str =
+    "it has an image, whose ids only the server knows: it was asked as chat completions, with the server's own tokens";
 
 impl Exact {
     pub(super) fn new(name: &str, config: &PolicyConfig, api_key: Option<&SecretString>) -> Result<Self, ConfigError> {
         if config.kind == PolicyKind::Openai {
             return Err(ConfigError::TakesNoIds { name: name.to_owned() });
         }
-        Ok(Self { contact: Arc::new(Contact::new(name, config, api_key)?) })
+        let contact = Arc::new(Contact::new(name, config, api_key)?);
+        let own = PolicyConfig { tokens: TokenMode::Server, ..config.clone() };
+        let http = contact.replicas.first().http.clone();
+        let by_server = Server::sharing(name, own, http, contact.versions.clone(), contact.gate.clone());
+        Ok(Self { contact, by_server })
     }
 
     fn request(&self, prepared: &Prepared, opened: &Opened) -> Result<Request, Failure> {
@@ -94,7 +107,11 @@ impl Policy for Exact {
     }
 
     fn update(&self, update: PolicyUpdate) -> Result<(), Failure> {
-        self.contact.update(&update)
+        self.contact.update(&update)?;
+        if update.url.is_some() {
+            self.by_server.forget();
+        }
+        Ok(())
     }
 
     fn recall(&self, last: &WeightVersion) {
@@ -124,6 +141,9 @@ impl Policy for Exact {
 
     async fn count(&self, call: &Call) -> Result<u64, Failure> {
         let opened = self.contact.opened_in_time().await?;
+        if prompt::image(call).is_some() {
+            return self.by_server.count(call).await;
+        }
         let (names, transcript) = (Names::of(call), Transcript::default());
         let made = prompt::make(&opened.model, &self.contact.config, call, &names, &transcript, &mut Vec::new()).await?;
         Ok(made.ids.len() as u64)
@@ -133,6 +153,11 @@ impl Policy for Exact {
         let config = &self.contact.config;
         images::check(call, config.image_urls, &self.contact.name)?;
         let opened = self.contact.opened_in_time().await?;
+        if prompt::image(call).is_some() {
+            let mut prepared = self.by_server.prepare(call, pinned, transcript).await?;
+            prepared.notes.push(BY_SERVER.to_owned());
+            return Ok(prepared);
+        }
         let mut notes = Vec::new();
         let made = prompt::make(&opened.model, config, call, &Names::of(call), transcript, &mut notes).await?;
         let served = &*opened.served;
@@ -159,18 +184,19 @@ impl Policy for Exact {
 
     async fn score(&self, ids: &[u32]) -> Result<Vec<Option<f64>>, Failure> {
         let opened = self.contact.opened_in_time().await?;
-        let unreachable = || Failure::new(FailureKind::Unavailable, format!("policy {} can't be reached", self.contact.name));
-        let lease = self.contact.replicas.pick(ids, &[]).ok_or_else(unreachable)?;
-        score::score(&self.contact.name, &lease.0.http, &opened.served.found, ids).await
+        let (lease, served) = self.contact.any_agreed(&opened, ids).await?;
+        score::score(&self.contact.name, &lease.0.http, &served.found, ids).await
     }
 
     async fn send(&self, prepared: &Prepared) -> Result<Box<dyn Answer>, NoAnswer> {
+        if prepared.prompt.is_none() {
+            return self.by_server.send(prepared).await;
+        }
         let unsent = |failure| NoAnswer { failure, response: Bytes::new() };
         let passed = self.contact.pass().await.map_err(unsent)?;
         let opened = self.contact.opened_in_time().await.map_err(unsent)?;
         let request = self.request(prepared, &opened).map_err(unsent)?;
-        let ready = Some((&*opened.served, prepared.body.clone()));
-        let begin = self.contact.begin(&request, &[], Vec::new(), ready).await?;
+        let begin = self.contact.begin(&opened, &request, &[], Vec::new(), Some(prepared.body.clone())).await?;
         let parser = opened.parsers.begin(&request.call, Names::of(&request.call), &request.prompt.ending);
         let speech = Speech::new(&request.call, &opened.model, &request.sampling, parser);
         Ok(Box::new(Reading::new(Flow::new(self.contact.clone(), opened, request, speech, prepared.clone(), begin, passed))))

@@ -10,6 +10,7 @@ use secrecy::SecretString;
 use tokio::time::Instant;
 
 use super::generate::{Endpoint, Unfit};
+use super::model::{Model, ModelError};
 use crate::call::WeightVersion;
 use crate::policy::config::{ConfigError, PolicyConfig};
 use crate::policy::http::Http;
@@ -34,10 +35,29 @@ pub(super) struct Replica {
 }
 
 /// What a server is, and where it takes ids.
-#[derive(Debug)]
 pub(super) struct Served {
     pub found: Found,
     pub endpoint: Endpoint,
+    /// The model that it was compared with last, and what came of it. Held by whoever compares, so that it is done once.
+    compared: tokio::sync::Mutex<Option<(Model, Result<(), ModelError>)>>,
+}
+
+impl Served {
+    /// Whether the server, at `http`, has this model; compares them if nobody has.
+    ///
+    /// # Errors
+    /// The first difference, or that the server can't be asked: only that is asked again.
+    pub(super) async fn agrees(&self, model: &Model, http: &Arc<Http>) -> Result<(), ModelError> {
+        let mut compared = self.compared.lock().await;
+        if let Some((_, outcome)) = compared.as_ref().filter(|(with, _)| with.is(model)) {
+            return outcome.clone();
+        }
+        let outcome = model.agrees(http, &self.found).await;
+        if !matches!(outcome, Err(ModelError::Unreachable(_))) {
+            *compared = Some((model.clone(), outcome.clone()));
+        }
+        outcome
+    }
 }
 
 impl Replica {
@@ -52,7 +72,7 @@ impl Replica {
         }
         let found = probe(&self.http, &self.config).await.map_err(Unfit::Unreachable)?;
         let endpoint = Endpoint::of(&self.http, found.kind).await?;
-        let served = Arc::new(Served { found, endpoint });
+        let served = Arc::new(Served { found, endpoint, compared: tokio::sync::Mutex::default() });
         *self.served.write().unwrap_or_else(PoisonError::into_inner) = Some(served.clone());
         Ok(served)
     }

@@ -165,7 +165,9 @@ mod tests {
         let replicas = Replicas::new("p", &PolicyConfig::default(), None).unwrap();
         let mut tally = Tally::new(&[1, 2], vocabulary);
         tally.begin(replicas.first());
-        all.iter().for_each(|said| tally.take(said));
+        for said in all {
+            tally.take(said);
+        }
         let sampled = all.iter().map(|said| said.ids.len() as u64).sum();
         tally.take(&Said { prompt_tokens: Some(2), completion_tokens: Some(sampled), ..Said::default() });
         let doubt = tally.doubt();
@@ -177,7 +179,7 @@ mod tests {
     #[test]
     fn a_foreign_id_and_a_log_probability_of_another_token_are_named() {
         let fine = said(&[5, 6], &[5, 6]);
-        assert_eq!(judged(Some(7), &[fine.clone()]), (CaptureLevel::Full, None, None));
+        assert_eq!(judged(Some(7), std::slice::from_ref(&fine)), (CaptureLevel::Full, None, None));
         let foreign = "token 2 is 7, of a vocabulary of 7".to_owned();
         assert_eq!(judged(Some(7), &[fine.clone(), said(&[7], &[7])]), (CaptureLevel::Text, Some(foreign), Some(true)));
         assert_eq!(judged(None, &[fine.clone(), said(&[7], &[7])]), (CaptureLevel::Full, None, None));

@@ -20,6 +20,7 @@ use crate::ids::CallId;
 use said::{Said, Says, Setting, bytes_of, hash};
 use walk::State;
 
+#[cfg(feature = "exact")]
 pub(super) use said::VARIABLES;
 
 /// The exchanges of one rollout, kept while it takes calls. Its size grows with what is new in each.

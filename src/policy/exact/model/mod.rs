@@ -113,6 +113,11 @@ impl Model {
         check::agree(self, &Server::new(http, found)).await
     }
 
+    /// Whether this is the same model, as it was opened.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Reads the model that `config` names, without a look at any server.
     pub(super) async fn read(config: &PolicyConfig) -> Result<Self, ModelError> {
         let config = config.clone();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::{Value, json};
 
 use super::super::limit_behind;
-use super::{PROMPT, Told, ask, contact, plain, version, vllm};
+use super::{PROMPT, Told, ask, contact, plain, tokenize, version, vllm, vocabulary};
 use crate::call::{Call, CaptureLevel, Event, Extra, FailureKind, FinishReason, LogprobKind, Run, Text, Usage};
 use crate::policy::stub::{Stub, call, http};
 use crate::policy::{PolicyConfig, PolicyKind};
@@ -57,7 +57,7 @@ async fn what_does_not_add_up_is_said_in_numbers() {
 async fn llamacpp_is_asked_whole_and_what_it_loses_is_counted() {
     let lost = Arc::new(AtomicBool::new(false));
     let loses = lost.clone();
-    let stub = Stub::start(move |path, _, before| match path {
+    let stub = Stub::start(move |path, body, before| match path {
         "/props" => http("200 OK", "application/json", r#"{"default_generation_settings":{"n_ctx":100}}"#),
         "/v1/models" => http("200 OK", "application/json", r#"{"data":[{"id":"m"}]}"#),
         // A body that is cut is asked for again.
@@ -71,6 +71,11 @@ async fn llamacpp_is_asked_whole_and_what_it_loses_is_counted() {
                               "tokens_predicted": 2, "completion_probabilities": entries});
             http("200 OK", "application/json", &body.to_string())
         }
+        "/apply-template" => {
+            let prompt = vocabulary::render(&serde_json::from_str(body).unwrap());
+            http("200 OK", "application/json", &json!({ "prompt": prompt }).to_string())
+        }
+        "/tokenize" => tokenize(body),
         _ => http("404 Not Found", "application/json", "{}"),
     })
     .await;

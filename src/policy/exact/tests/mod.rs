@@ -19,7 +19,7 @@ use crate::policy::stub::{Stub, call, http};
 use crate::policy::{Answer, Captured, NoAnswer, PolicyConfig, Prepared, Prompted};
 
 #[path = "../../../../tests/support/policy/exact/vocabulary.rs"]
-#[allow(dead_code, reason = "its other part is the servers'")]
+#[allow(dead_code, clippy::format_push_string, reason = "its other part is the servers', which build texts as tests do")]
 mod vocabulary;
 
 const GENERATE: &str = "/inference/v1/generate";
@@ -33,9 +33,18 @@ async fn vllm(generate: impl Fn(&str, usize) -> Vec<u8> + Send + Sync + 'static)
         GENERATE if body == "{}" => http("400 Bad Request", "application/json", "{}"),
         // The question whether it is there came first.
         GENERATE => generate(body, before - 1),
+        "/tokenize" => tokenize(body),
         _ => http("404 Not Found", "application/json", "{}"),
     })
     .await
+}
+
+/// What a server of the model's own tokenizer and template says of a text or a conversation.
+fn tokenize(body: &str) -> Vec<u8> {
+    let asked: Value = serde_json::from_str(body).unwrap();
+    let text = asked["prompt"].as_str().or(asked["content"].as_str()).map(str::to_owned);
+    let ids = vocabulary::encode(&text.unwrap_or_else(|| vocabulary::render(&asked)));
+    http("200 OK", "application/json", &json!({ "tokens": ids }).to_string())
 }
 
 /// Tokens that a server told: each an event of its own.
@@ -81,7 +90,7 @@ impl Told {
             let event = json!({"choices": [{"index": 0, "token_ids": [id], "finish_reason": finish,
                 "logprobs": {"content": [{"token_id": id, "logprob": self.logprob}]}, "weight_versions": versions}],
                 "usage": {"prompt_tokens": self.prompt, "completion_tokens": counted}});
-            text.push_str(&format!("data: {event}\n\n"));
+            text.extend(["data: ", event.to_string().as_str(), "\n\n"]);
         }
         // JSON has no such number.
         text.replace("\"1e999\"", "1e999")
@@ -146,7 +155,7 @@ async fn begin(contact: &Arc<Contact>, call: Call) -> Result<Reading, NoAnswer> 
         prompt: Some(prompt),
     };
     let passed = contact.pass().await.unwrap();
-    let begin = contact.begin(&request, &[], Vec::new(), Some((&opened.served, prepared.body.clone()))).await?;
+    let begin = contact.begin(&opened, &request, &[], Vec::new(), Some(prepared.body.clone())).await?;
     let parser = opened.parsers.begin(&call, Names::of(&call), "");
     let speech = Speech::new(&call, &opened.model, &request.sampling, parser);
     Ok(Reading::new(Flow::new(contact.clone(), opened, request, speech, prepared, begin, passed)))
@@ -166,7 +175,9 @@ async fn read(mut reading: Reading) -> Result<Outcome, Failure> {
         raw.extend_from_slice(&bytes);
     }
     let mut fold = Fold::default();
-    events.iter().for_each(|event| fold.push(event));
+    for event in &events {
+        fold.push(event);
+    }
     let reply = fold.reply();
     let captured = reading.capture(&reply).await;
     Ok(Outcome { events, raw, reply, captured, amended: reading.amended() })

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{GENERATE, PROMPT, Told, ask, begin, contact, plain, read, sent, version, vllm, vocabulary};
+use super::{GENERATE, PROMPT, Told, ask, begin, contact, plain, read, sent, tokenize, version, vllm, vocabulary};
 use crate::call::{Call, CaptureLevel, Event, FailureKind, FinishReason, LogprobKind, Raw, Run, Text, Usage, WeightVersion};
 use crate::policy::stub::{Stub, http};
 use crate::policy::{Answer, PauseMode, PolicyUpdate};
@@ -129,6 +129,7 @@ async fn a_pause_breaks_replies_off_and_its_end_lets_them_go_on() {
         GENERATE if body == "{}" => http("400 Bad Request", "application/json", "{}"),
         GENERATE if before > 1 => Told { version: "b", ..Told::of(&[6, 2]).after(1) }.answer(),
         GENERATE => Told::cut(&[5]).answer(),
+        "/tokenize" => tokenize(body),
         _ => http("404 Not Found", "application/json", "{}"),
     })
     .await;

@@ -14,7 +14,7 @@ fn text(words: usize, seed: u64) -> String {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         state >> 40
     };
-    (0..words).map(|_| format!("{:x} ", next())).collect()
+    (0..words).flat_map(|_| [format!("{:x}", next()), " ".to_owned()]).collect()
 }
 
 /// A call of a conversation: its request, what went up, the reply with the prompt's ids in it, and the ids.
@@ -101,7 +101,7 @@ async fn a_long_conversation_takes_what_is_new_in_it() {
     let count = |sql: &str| db.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
     assert_eq!((count("SELECT count(*) FROM blobs"), count("SELECT count(DISTINCT call) > 1 FROM call_blobs")), (1, 1));
     // Key frames bound what is read to read one call.
-    assert!(count("SELECT count(*) FROM calls WHERE length(request) > 8000") >= TURNS as i64 / 17 - 1);
+    assert!(count("SELECT count(*) FROM calls WHERE length(request) > 8000") >= i64::try_from(TURNS).unwrap() / 17 - 1);
     assert!(count("SELECT count(*) FROM replies WHERE prompt_base IS NULL") < 3);
 }
 

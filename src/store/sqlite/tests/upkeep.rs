@@ -17,13 +17,14 @@ async fn small(path: &Path) -> Small {
     let mut image = b"data:image/png;base64,".to_vec();
     Base64Form::of_code(2).unwrap().write(&(0..3000_u32).flat_map(u32::to_le_bytes).collect::<Vec<_>>(), &mut image);
     let image = String::from_utf8(image).unwrap();
-    let system: String = (0..4000).map(|at: u32| format!("{:x} ", at.wrapping_mul(2_654_435_761))).collect();
+    let system: String = (0..4000_u32).flat_map(|at| [format!("{:x}", at.wrapping_mul(2_654_435_761)), " ".to_owned()]).collect();
     let mut calls = Vec::new();
     for rollout in &rollouts {
         write_all(&mut *writer, [Write::NewRollout(Box::new(rollout.clone()))]);
         let mut turns = String::new();
         for turn in 0..4 {
-            turns.push_str(&format!(r#",{{"role":"user","content":"turn {turn} {}"}}"#, &system[turn * 1000..][..700]));
+            let said = &system[turn * 1000..][..700];
+            turns.extend([r#",{"role":"user","content":"turn "#, turn.to_string().as_str(), " ", said, r#""}"#]);
             let request = format!(
                 r#"{{"messages":[{{"role":"system","content":"{system}"}},{{"image_url":{{"url":"{image}"}}}}{turns}]}}"#
             );

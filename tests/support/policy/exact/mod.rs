@@ -154,14 +154,21 @@ struct State {
     kind: Kind,
     weights: Arc<Weights>,
     asked: Mutex<Vec<Asked>>,
+    /// Its other half, which speaks chat completions.
+    chat: Option<SocketAddr>,
 }
 
 impl TokenServer {
     /// Serves a model on a free port.
     pub async fn start(kind: Kind, weights: &Arc<Weights>) -> Self {
+        Self::beside(kind, weights, None).await
+    }
+
+    /// The same, with chat completions by the scripted policy at this address.
+    pub async fn beside(kind: Kind, weights: &Arc<Weights>, chat: Option<SocketAddr>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
-        let state = Arc::new(State { kind, weights: Arc::clone(weights), asked: Mutex::default() });
+        let state = Arc::new(State { kind, weights: Arc::clone(weights), asked: Mutex::default(), chat });
         let mut task = JoinSet::new();
         task.spawn(accept(listener, Arc::clone(&state)));
         Self { addr, state, _task: task }
@@ -196,6 +203,10 @@ async fn serve(stream: TcpStream, state: &State) -> io::Result<()> {
     while let Some(head) = read_head(&mut read).await? {
         let body = Body::of(&head, true).all(&mut read).await?;
         let path = head.word(1).split('?').next().unwrap_or_default().to_owned();
+        if let Some(chat) = state.chat.filter(|_| path == "/v1/chat/completions") {
+            forward(chat, &body, &mut write).await?;
+            continue;
+        }
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
         if let Some((status, answer)) = question(state, head.word(0), &path, &body) {
             whole(&mut write, status, &answer).await?;
@@ -210,6 +221,20 @@ async fn serve(stream: TcpStream, state: &State) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Lets another server answer a question for a chat's reply.
+async fn forward(to: SocketAddr, body: &[u8], write: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+    let mut there = TcpStream::connect(to).await?;
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: chat\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    there.write_all(&[head.as_bytes(), body].concat()).await?;
+    let mut there = BufReader::new(there);
+    let head = read_head(&mut there).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let answer = Body::of(&head, false).all(&mut there).await?;
+    bytes(write, head.status(), head.header("content-type").unwrap_or_default(), &[], &answer).await
 }
 
 /// Answers what is no request for tokens.

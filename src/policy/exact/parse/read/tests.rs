@@ -33,7 +33,6 @@ fn asked() -> Arc<Call> {
 }
 
 struct Read {
-    events: Vec<Event>,
     reply: Reply,
     kept: Option<String>,
     notes: Vec<String>,
@@ -51,7 +50,7 @@ fn read<'a>(form: Option<Form>, opened: Option<bool>, pieces: impl IntoIterator<
     for event in &events {
         fold.push(event);
     }
-    Read { events, reply: fold.reply(), kept, notes: reader.notes() }
+    Read { reply: fold.reply(), kept, notes: reader.notes() }
 }
 
 fn said(reply: &Reply) -> Said {
