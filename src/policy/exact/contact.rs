@@ -1,5 +1,6 @@
 //! A policy's servers and its model: found out when they are first needed, checked, and asked for replies.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -154,6 +155,7 @@ impl Contact {
     /// Takes a model that is open.
     #[cfg(test)]
     pub(super) fn put(&self, opened: Arc<Opened>) {
+        self.replicas.all().iter().for_each(|replica| replica.agreed.store(true, Ordering::Relaxed));
         *self.opened.write().unwrap_or_else(PoisonError::into_inner) = Some(opened);
     }
 
@@ -207,6 +209,7 @@ impl Contact {
             Err(error) => return Err(self.refused(&error.to_string())),
         };
         let named = served.found.model.as_deref().unwrap_or_default();
+        replica.agreed.store(true, Ordering::Relaxed);
         let parsers = Parsers::choose(&self.name, &self.config, model.template(), named);
         let parsers = parsers.map_err(|error| self.refused(&error.to_string()))?;
         self.versions.begin(&replica.http, served.found.kind).await;
@@ -225,7 +228,11 @@ impl Contact {
 
     /// The weights that a server says it holds now.
     pub(super) async fn weights(&self, replica: &Replica) -> WeightVersion {
-        if self.replicas.all().len() > 1 { self.versions.of(&replica.http).await } else { self.versions.current(&replica.http).await }
+        if self.replicas.all().len() > 1 {
+            self.versions.of(&replica.http).await
+        } else {
+            self.versions.current(&replica.http).await
+        }
     }
 
     /// The weights of a server's last reply that said so, for one that can't be asked now.
@@ -250,7 +257,10 @@ impl Contact {
 
     fn forget(&self) {
         *self.opened.write().unwrap_or_else(PoisonError::into_inner) = None;
-        self.replicas.all().iter().for_each(|replica| replica.forget());
+        for replica in self.replicas.all() {
+            replica.forget();
+            replica.agreed.store(false, Ordering::Relaxed);
+        }
     }
 
     /// What was found out, for the log and the API.
@@ -304,6 +314,14 @@ impl Contact {
         }
     }
 
+    /// Compares a further server with the model, once.
+    async fn compare(&self, replica: &Replica, served: &Served) -> Result<(), ModelError> {
+        let Some(opened) = self.known().filter(|_| !replica.agreed.load(Ordering::Relaxed)) else { return Ok(()) };
+        opened.model.agrees(&replica.http, &served.found).await?;
+        replica.agreed.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
     async fn ask(
         &self,
         replica: &Replica,
@@ -317,6 +335,11 @@ impl Contact {
                 return Err(Trouble::Again(nothing(format!("the policy can't be reached: {reason}")), None));
             }
         };
+        if let Err(error) = self.compare(replica, &served).await {
+            let reason = format!("{} can't serve with tokens = \"exact\": {error}", replica.http.base());
+            tracing::warn!(policy.name = self.name, "{reason}");
+            return Err(Trouble::Again(nothing(reason), None));
+        }
         let alike = |known: &&(&Served, Bytes)| known.0.endpoint == served.endpoint && known.0.found.model == served.found.model;
         let body = match ready.filter(alike) {
             Some((_, body)) => body.clone(),

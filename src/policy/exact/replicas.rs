@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ pub(super) struct Replica {
     probing: tokio::sync::Mutex<()>,
     /// The weights that it last told of: a reply that breaks off does not say by which it was sampled.
     pub last_version: Mutex<Option<WeightVersion>>,
+    /// Whether it was compared with the model that is open.
+    pub agreed: AtomicBool,
 }
 
 /// What a server is, and where it takes ids.
@@ -122,6 +124,7 @@ impl Replicas {
                 served: RwLock::new(None),
                 probing: tokio::sync::Mutex::new(()),
                 last_version: Mutex::new(None),
+                agreed: AtomicBool::new(false),
             }))
         };
         Ok(Self { all: urls.into_iter().map(replica).collect::<Result<_, _>>()?, beginnings: Mutex::default() })

@@ -42,6 +42,20 @@ async fn a_reply_that_dies_goes_on_at_another_server() {
 }
 
 #[tokio::test]
+async fn a_reply_does_not_go_on_at_a_server_of_another_model() {
+    let first = vllm(|_, _| Told::cut(&[5, 6]).answer()).await;
+    let second = vllm(|_, _| Told::of(&[7, 2]).after(2).answer()).await;
+    let contact = contact(&[&first, &second], |config| config.retry_s = 0);
+    let reading = begin(&contact, plain()).await.unwrap();
+    // It has not been compared yet, and answers no question by which it could be.
+    contact.replicas.all()[1].agreed.store(false, std::sync::atomic::Ordering::Relaxed);
+    let failure = read(reading).await.err().unwrap();
+    let why = format!("{} can't serve with tokens = \"exact\": ", second.url);
+    assert!(failure.message.contains(&why), "{}", failure.message);
+    assert!(sent(&second).is_empty(), "it was asked to go on");
+}
+
+#[tokio::test]
 async fn a_server_that_comes_back_ends_what_it_began() {
     let stub = vllm(|_, before| if before == 0 { Told::cut(&[5]).answer() } else { Told::of(&[6, 2]).after(1).answer() }).await;
     let outcome = ask(&contact(&[&stub], |_| {}), plain()).await.unwrap();
