@@ -21,7 +21,7 @@ async fn store(database: &Path, words: &[&str]) -> Output {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("GLEANER_")) {
         command.env_remove(name);
     }
-    command.args(["store", "--database"]).arg(database).args(words).output().await.unwrap()
+    command.arg("store").args(words).arg("--database").arg(database).output().await.unwrap()
 }
 
 async fn store_json(database: &Path, words: &[&str]) -> (Option<i32>, Value) {

@@ -22,10 +22,10 @@ use super::Stop;
 #[derive(clap::Args)]
 pub(super) struct StoreArgs {
     /// A config file; none is read unless it is named.
-    #[arg(long, value_name = "FILE", env = "GLEANER_CONFIG")]
+    #[arg(long, value_name = "FILE", env = "GLEANER_CONFIG", global = true)]
     config: Option<PathBuf>,
     /// The database: a file, made if it is missing [default: gleaner/gleaner.db in the user's data folder]
-    #[arg(long, value_name = "URL", env = "GLEANER_DATABASE")]
+    #[arg(long, value_name = "URL", env = "GLEANER_DATABASE", global = true)]
     database: Option<String>,
 }
 

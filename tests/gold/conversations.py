@@ -352,3 +352,26 @@ def killing(replica, chat, after=8):
     chat.seen = seen
     chat.user("Speak at length.")
     replica.process.wait()
+
+
+def pausing(table, chat, version, after=8):
+    """Pauses the policy once so many events of the conversation's first reply have come, and gives it other weights meanwhile."""
+    events = itertools.count(1)
+
+    def seen(_line):
+        if next(events) == after:
+            put(table, paused=True, mode="resume")
+            while not put(table)["drained"]:
+                pass
+            table.family.replicas[0].update(version)
+            put(table, paused=False)
+
+    chat.seen = seen
+    chat.user("Speak at length.")
+
+
+def put(table, **update):
+    """Changes the policy, and says how it is."""
+    answer = table.gleaner.http.put("/api/v1/policies/default", json=update)
+    answer.raise_for_status()
+    return answer.json()

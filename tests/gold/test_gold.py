@@ -132,6 +132,20 @@ def test_a_reply_across_an_update_has_a_span_for_each_version(stage, figures, tm
     assert spans[0] == ("default", 7) and spans[1][0] == "step-5" and {version for version, _ in spans[1:]} == {"step-5"}
 
 
+def test_a_reply_across_a_pause_has_a_span_for_each_version(stage, figures, tmp_path):
+    """The policy is paused in the middle of a reply, its weights change, and the reply goes on where it was."""
+    table = stage.table("qwen3", "exact")
+    chat = conversations.Chat(table, max_tokens=120, stream=True)
+    chat.script({"parts": [{"sample": 100}]}, {"parts": [{"sample": 20}]}, conversations.spoken())
+    conversations.pausing(table, chat, "step-5")
+    chat.user("Go on.")
+    table.family.replicas[0].update("default")
+    found = proven(table, [chat], tmp_path, figures, "updates of weights")
+    assert found.samples == 1
+    (sample,) = table.gleaner.samples(chat.rollout)["samples"]
+    assert [span["policy_version"] for span in sample["spans"]] == ["default", "step-5", "step-5"]
+
+
 def changed(samples, change):
     """The samples with one changed."""
     first = {**samples[0], **change({name: list(samples[0][name]) for name in ("token_ids", "loss_mask", "logprobs")}, samples[0]["prompt_length"])}

@@ -107,19 +107,12 @@ async fn versions(flow: &Flow) -> (WeightVersion, Vec<Run>) {
 }
 
 async fn of_piece(flow: &Flow, piece: &Piece) -> (WeightVersion, Vec<Run>) {
-    let known = || piece.replica.last_version.lock().unwrap_or_else(PoisonError::into_inner);
-    let versions = &flow.contact().versions;
-    if let Some((version, runs)) = versions.told(&piece.versions) {
-        *known() = Some(version.clone());
+    if let Some((version, runs)) = flow.contact().versions.told(&piece.versions) {
+        *piece.replica.last_version.lock().unwrap_or_else(PoisonError::into_inner) = Some(version.clone());
         return (version, runs);
     }
-    if !std::sync::Arc::ptr_eq(&piece.replica, flow.replica()) {
-        // It broke off before it said so.
-        let last = known().clone();
-        return (last.unwrap_or_else(|| versions.known()), Vec::new());
+    match &piece.broke_off {
+        Some(version) => (version.clone(), Vec::new()),
+        None => (flow.contact().weights(&piece.replica).await, Vec::new()),
     }
-    if flow.contact().replicas.all().len() > 1 {
-        return (versions.of(&piece.replica.http).await, Vec::new());
-    }
-    (versions.current(&piece.replica.http).await, Vec::new())
 }

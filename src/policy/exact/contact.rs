@@ -11,7 +11,7 @@ use super::generate::{Asked, Unfit, Written, write};
 use super::model::{Model, ModelError};
 use super::parse::Parsers;
 use super::replicas::{Lease, Replica, Replicas, Served};
-use crate::call::{Call, Failure, FailureKind, Sampling};
+use crate::call::{Call, Failure, FailureKind, Sampling, WeightVersion};
 use crate::policy::attempt::{Begun, Post, Retries, Trouble, attempt};
 use crate::policy::config::{ConfigError, PolicyConfig};
 use crate::policy::gate::{Gate, Passed};
@@ -277,6 +277,21 @@ impl Contact {
         Failure::new(FailureKind::Unavailable, message)
     }
 
+    /// The weights that a server says it holds now.
+    pub(super) async fn weights(&self, replica: &Replica) -> WeightVersion {
+        if self.replicas.all().len() > 1 {
+            self.versions.of(&replica.http).await
+        } else {
+            self.versions.current(&replica.http).await
+        }
+    }
+
+    /// The weights of a server's last reply that said so, for one that can't be asked now.
+    pub(super) fn weights_at_last(&self, replica: &Replica) -> WeightVersion {
+        let last = replica.last_version.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        last.unwrap_or_else(|| self.versions.known())
+    }
+
     /// The first server's address.
     pub(super) fn url(&self) -> String {
         self.replicas.first().http.base()
@@ -293,7 +308,9 @@ impl Contact {
 
     fn forget(&self) {
         *self.opened.write().unwrap_or_else(PoisonError::into_inner) = None;
-        self.replicas.all().iter().for_each(|replica| replica.forget());
+        for replica in self.replicas.all() {
+            replica.forget();
+        }
     }
 
     /// What was found out, for the log and the API.

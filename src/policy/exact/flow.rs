@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::contact::{Begin, Contact, Opened, Request};
 use super::generate::{Ended, Held, Reader, Said, held};
-use super::replicas::{Lease, Replica, Served};
+use super::replicas::{Lease, Served};
 use super::speech::Speech;
 use super::tally::Tally;
 use crate::call::{Event, Failure, FailureKind, FinishReason, Text, Tokens};
@@ -237,10 +237,12 @@ impl Flow {
         if std::mem::take(&mut self.paused) {
             // Hangs up, so that the server can change its weights.
             self.source = Source::Whole(None);
+            self.tally.break_off(self.contact.weights(&self.lease.0).await);
             self.passed = None;
             self.passed = Some(self.contact.pass().await?);
         } else {
             self.lease.0.is_in_trouble();
+            self.tally.break_off(self.contact.weights_at_last(&self.lease.0));
             but.push(self.lease.0.clone());
         }
         let begin = self.contact.begin(&self.opened, &self.request, self.tally.ids(), but, None).await.map_err(|no_answer| {
@@ -274,11 +276,6 @@ impl Flow {
             _ => "",
         };
         Err(Failure { message: format!("{failure}{why}"), ..failure.clone() })
-    }
-
-    /// The server that the reply came from at last.
-    pub(super) fn replica(&self) -> &Arc<Replica> {
-        &self.lease.0
     }
 
     pub(super) fn contact(&self) -> &Contact {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::generate::Said;
 use super::replicas::Replica;
-use crate::call::{Capture, CaptureLevel, Usage};
+use crate::call::{Capture, CaptureLevel, Usage, WeightVersion};
 use crate::policy::version::VersionSpan;
 
 /// The tokens of one reply, counted.
@@ -26,6 +26,8 @@ pub(super) struct Piece {
     /// The index of its first token.
     pub start: usize,
     pub versions: Vec<VersionSpan>,
+    /// The weights that the server was known to hold when it broke off.
+    pub broke_off: Option<WeightVersion>,
     prompt_tokens: Option<u64>,
     completion_tokens: Option<u64>,
     cached_tokens: Option<u64>,
@@ -50,10 +52,18 @@ impl Tally {
             replica: replica.clone(),
             start: self.ids.len(),
             versions: Vec::new(),
+            broke_off: None,
             prompt_tokens: None,
             completion_tokens: None,
             cached_tokens: None,
         });
+    }
+
+    /// The server breaks off, and holds these weights now: it may have others by the time when the reply ends elsewhere.
+    pub(super) fn break_off(&mut self, version: WeightVersion) {
+        if let Some(piece) = self.pieces.last_mut() {
+            piece.broke_off = Some(version);
+        }
     }
 
     pub(super) fn take(&mut self, said: &Said) {

@@ -108,14 +108,15 @@ async fn migrate(path: &Path, options: SqliteConnectOptions) -> Result<(), Store
     let failed = |error: &sqlx::Error| error::of_reader(error, path);
     let mut connection = options.connect().await.map_err(|error| failed(&error))?;
     let newest = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or_default();
-    let applied: Result<Option<i64>, _> =
-        sqlx::query_scalar("SELECT max(version) FROM _sqlx_migrations WHERE success").fetch_one(&mut connection).await;
+    let applied: Result<Vec<i64>, _> =
+        sqlx::query_scalar("SELECT version FROM _sqlx_migrations WHERE success").fetch_all(&mut connection).await;
     // A store without the table is new: any error comes back from the migration itself.
-    let applied = applied.ok().flatten().unwrap_or_default();
-    if applied > newest {
+    let applied = applied.unwrap_or_default();
+    if applied.iter().any(|version| *version > newest) {
         return Err(StoreError::Newer(path.display().to_string()));
     }
-    if applied < newest {
+    // One may be missing before the last: they are numbered by who begins first, and not by who ends first.
+    if MIGRATIONS.iter().any(|migration| !applied.contains(&migration.version)) {
         let _turn = turn(path).await?;
         MIGRATIONS.run_direct(None, &mut connection, false).await.map_err(|error| match error {
             MigrateError::VersionMissing(_) | MigrateError::VersionTooNew(..) => StoreError::Newer(path.display().to_string()),

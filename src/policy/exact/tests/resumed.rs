@@ -137,15 +137,18 @@ async fn a_pause_breaks_replies_off_and_its_end_lets_them_go_on() {
     let mut reading = begin(&contact, plain()).await.unwrap();
     let mut events = Vec::new();
     assert!(reading.next(&mut events).await.unwrap().is_some());
+    let declare = |version: &str| PolicyUpdate { version: Some(version.to_owned()), ..PolicyUpdate::default() };
+    contact.update(&declare("a")).unwrap();
     let pause =
         |paused| PolicyUpdate { paused: Some(paused), mode: paused.then_some(PauseMode::Resume), ..PolicyUpdate::default() };
     contact.update(&pause(true)).unwrap();
     assert!(futures::poll!(reading.next(&mut events)).is_pending());
+    contact.update(&declare("b")).unwrap();
     contact.update(&pause(false)).unwrap();
     let outcome = read(reading).await.unwrap();
     let runs = outcome.captured.capture.runs;
-    assert_eq!(runs.iter().map(|run| run.start).collect::<Vec<_>>(), [0, 1]);
-    assert_eq!(runs[1].version.version.as_deref(), Some("b"));
+    let told: Vec<_> = runs.iter().map(|run| (run.start, run.version.version.as_deref())).collect();
+    assert_eq!(told, [(0, Some("a")), (1, Some("b"))], "what was sampled before the pause is of the weights before it");
     assert_eq!(contact.gate.read(), (None, 0));
 }
 

@@ -123,6 +123,18 @@ async fn a_newer_store_is_refused() {
     assert_eq!(refused.err(), Some(StoreError::Newer(path.display().to_string())));
 }
 
+/// Development stores had the seventh migration before the fifth.
+#[tokio::test]
+async fn a_migration_that_is_missing_before_the_last_is_made_up_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("g.db");
+    drop(open(&path).await);
+    let db = rusqlite::Connection::open(&path).unwrap();
+    db.execute_batch("ALTER TABLE calls DROP COLUMN marks; DELETE FROM _sqlx_migrations WHERE version = 5").unwrap();
+    drop(open(&path).await);
+    assert!(db.prepare("SELECT marks FROM calls").is_ok(), "the fifth migration was not run");
+}
+
 #[tokio::test]
 async fn what_is_no_database_is_said_so() {
     let dir = tempfile::tempdir().unwrap();
