@@ -120,9 +120,11 @@ impl Recorded {
         out
     }
 
-    /// Changes the store behind Gleaner's back.
+    /// Changes the store behind Gleaner's back, and takes away the checksums that would tell it without an audit.
     fn change(&self, change: impl FnOnce(&rusqlite::Connection)) {
-        change(&rusqlite::Connection::open(&self.database).unwrap());
+        let store = rusqlite::Connection::open(&self.database).unwrap();
+        change(&store);
+        store.execute_batch("UPDATE replies SET sum = NULL, prompt_sum = NULL; UPDATE unsealed SET calls = 1000000").unwrap();
     }
 
     /// Changes the bytes of a column of the last call that ended.
@@ -195,6 +197,13 @@ async fn a_changed_store_is_found() {
     recorded.change_column("completion_ids", |bytes| bytes[0] ^= 1);
     let found = recorded.audit(&["--no-score"]).await.found();
     assert!(found.contains("id of token"), "{found}");
+    again();
+
+    // With its checksums a changed row is not even read.
+    let changed = "UPDATE replies SET constrained = 1 WHERE call = (SELECT max(call) FROM replies)";
+    assert_eq!(rusqlite::Connection::open(&recorded.database).unwrap().execute(changed, []).unwrap(), 1);
+    let found = recorded.audit(&["--no-score"]).await.found();
+    assert!(found.contains("its end is not as it was written"), "{found}");
     again();
 
     // What decides the mask of a call's tokens.
