@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 const MOST: Duration = Duration::from_millis(5);
 
 /// Sizes of conversations, in tokens.
-const SIZES: [usize; 3] = [10_000, 50_000, 100_000];
+const SIZES: [usize; 3] = [25_000, 50_000, 100_000];
 
 fn main() {
     let folder = std::env::var_os("GLEANER_TOKENIZER").map_or_else(|| PathBuf::from("target/tokenizers/qwen3"), PathBuf::from);
