@@ -185,7 +185,10 @@ impl Policy for Exact {
     async fn score(&self, ids: &[u32]) -> Result<Vec<Option<f64>>, Failure> {
         let opened = self.contact.opened_in_time().await?;
         let (lease, served) = self.contact.any_agreed(&opened, ids).await?;
-        score::score(&self.contact.name, &lease.0.http, &served.found, ids).await
+        let scores = score::score(&self.contact.name, &lease.0.http, &served.found, ids).await?;
+        // Whoever compares scores must know whose they are.
+        self.contact.weights(&lease.0).await;
+        Ok(scores)
     }
 
     async fn send(&self, prepared: &Prepared) -> Result<Box<dyn Answer>, NoAnswer> {
