@@ -6,7 +6,6 @@ use serde::de::Deserializer;
 use serde_json::value::RawValue;
 
 use super::scan::Reader;
-use super::version::VersionSpan;
 
 /// A chunk, or a whole body.
 #[derive(Default)]
@@ -282,6 +281,13 @@ pub(super) struct Sglext {
     pub input_ids: Option<Vec<u32>>,
     /// For each choice.
     pub output_ids: Option<Vec<Vec<u32>>>,
+}
+
+/// A server's word on which weights sampled a run of tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub(super) struct VersionSpan {
+    pub version: String,
+    pub start: usize,
 }
 
 /// Which weights sampled a reply.

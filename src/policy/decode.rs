@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::chunk::VersionSpan;
 use super::chunk::{Choice, Chunk, CountedUsage, LogprobEntry, Unknown};
 use super::names::Names;
 use super::plain::Echo;
 use super::refusal;
 use super::tools::Tools;
-use super::version::VersionSpan;
 use crate::call::{Call, Event, Extra, Failure, FailureKind, FinishReason, Raw, Reply, Text, Tokens, Usage};
 use crate::wire::sse;
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tokio::time::Instant;
 
+use super::chunk::VersionSpan;
 use super::config::PolicyKind;
 use super::http::Http;
 use crate::call::{Run, VersionSource, WeightVersion};
@@ -37,13 +38,6 @@ const REMEMBERED: usize = 64;
 #[derive(Deserialize)]
 struct WeightInfo {
     weight_version: String,
-}
-
-/// A server's word on which weights sampled a run of tokens.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub(super) struct VersionSpan {
-    pub version: String,
-    pub start: usize,
 }
 
 impl Versions {

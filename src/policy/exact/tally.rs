@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::generate::Said;
 use super::replicas::Replica;
 use crate::call::{Capture, CaptureLevel, Usage, WeightVersion};
-use crate::policy::version::VersionSpan;
+use crate::policy::chunk::VersionSpan;
 
 /// The tokens of one reply, counted.
 pub(super) struct Tally {

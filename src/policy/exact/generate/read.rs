@@ -4,8 +4,8 @@ use bytes::Bytes;
 
 use super::{Endpoint, llamacpp, sglang, vllm};
 use crate::call::{Failure, FailureKind};
+use crate::policy::chunk::VersionSpan;
 use crate::policy::refusal;
-use crate::policy::version::VersionSpan;
 use crate::wire::sse;
 
 /// What one event of a stream, or a whole body, says.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Alternative, Ended, Endpoint, Reader, Said};
 use crate::call::{Failure, FailureKind};
-use crate::policy::version::VersionSpan;
+use crate::policy::chunk::VersionSpan;
 
 fn reader(endpoint: Endpoint) -> Reader {
     Reader::new(endpoint, true, 1 << 20)

@@ -4,8 +4,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::read::{Alternative, Ended, Heard, Said, logprob};
+use crate::policy::chunk::VersionSpan;
 use crate::policy::scan::Reader;
-use crate::policy::version::VersionSpan;
 
 /// Reads an event or a whole body; `None` if it is neither. A stream is asked for only where its events hold what is new
 /// (`--incremental-streaming-output`): otherwise each repeats all tokens.

@@ -3,8 +3,8 @@
 use serde::Deserialize;
 
 use super::read::{Alternative, Ended, Heard, Said, logprob};
+use crate::policy::chunk::VersionSpan;
 use crate::policy::chunk::{Choice, Chunk, Unknown};
-use crate::policy::version::VersionSpan;
 
 /// Reads an event or a whole body; `None` if it is neither.
 pub(super) fn read(text: &str, alternatives: bool) -> Option<Heard> {
