@@ -99,6 +99,8 @@ def expected(lines):
     for row in rows:
         for span in row["spans"]:
             span.setdefault("abandoned", False)
+            span.setdefault("abandoned_as", None)
+            span.setdefault("realigned", False)
     return rows
 
 
