@@ -165,7 +165,8 @@ fn write_choice(out: &mut Vec<u8>, choice: &ToolChoice, names: &Names) {
     out.extend_from_slice(plain);
 }
 
-fn write_sampling(out: &mut Vec<u8>, sampling: &Sampling, repetition: &'static str) {
+/// Writes the settings that are fractions; `repetition` is the server's name for the repetition penalty.
+pub(super) fn write_fractions(out: &mut Vec<u8>, sampling: &Sampling, repetition: &'static str) {
     let floats = [
         ("temperature", sampling.temperature),
         ("top_p", sampling.top_p),
@@ -180,6 +181,10 @@ fn write_sampling(out: &mut Vec<u8>, sampling: &Sampling, repetition: &'static s
             field(out, name, number.to_string().as_bytes());
         }
     }
+}
+
+fn write_sampling(out: &mut Vec<u8>, sampling: &Sampling, repetition: &'static str) {
+    write_fractions(out, sampling, repetition);
     for (name, value) in [("top_k", sampling.top_k), ("seed", sampling.seed)] {
         if let Some(number) = value {
             field(out, name, number.to_string().as_bytes());

@@ -2,6 +2,10 @@
 
 use crate::call::{Call, Capture, CaptureLevel, LogprobKind, Reply, ToolChoice};
 
+/// What servers give in place of a log-probability that is not a number, or of a token that could not come (vLLM and `SGLang`;
+/// llama.cpp's is lower). Clients know it as the least.
+pub(super) const NO_LOGPROB: f64 = -9999.0;
+
 /// What a policy knows of a reply's tokens.
 pub(super) struct Claim {
     /// The prompt's ids, or why they are not known.

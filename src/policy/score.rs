@@ -5,14 +5,12 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use serde::Deserialize;
 
+use super::capture::NO_LOGPROB;
 use super::config::PolicyKind;
 use super::http::Http;
 use super::probe::Found;
 use super::refusal;
 use crate::call::{Failure, FailureKind};
-
-/// What vLLM and `SGLang` give in place of minus infinity.
-const NO_LOGPROB: f64 = -9999.0;
 
 /// Scores `ids`: one for each, none of the first. Raw: of the model's own distribution.
 ///

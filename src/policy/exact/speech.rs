@@ -6,6 +6,7 @@ use super::generate::{Alternative, Said};
 use super::model::{Detokenizer, Model};
 use super::parse::Parser;
 use crate::call::{Call, Event, Extra, Raw, Sampling, Text};
+use crate::policy::capture::NO_LOGPROB;
 
 /// Reads one reply's tokens, also across servers.
 pub(super) struct Speech {
@@ -121,7 +122,7 @@ impl Speech {
 
 /// What JSON can hold; clients know this one as the least.
 fn finite(logprob: f64) -> f64 {
-    if logprob.is_finite() { logprob } else { -9999.0 }
+    if logprob.is_finite() { logprob } else { NO_LOGPROB }
 }
 
 /// Finds stop strings in a text that comes in pieces.

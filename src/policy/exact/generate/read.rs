@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::{Endpoint, llamacpp, sglang, vllm};
 use crate::call::{Failure, FailureKind};
+use crate::policy::capture::NO_LOGPROB;
 use crate::policy::chunk::VersionSpan;
 use crate::policy::refusal;
 use crate::wire::sse;
@@ -46,9 +47,6 @@ pub(in crate::policy::exact) enum Ended {
     Stop,
     Length,
 }
-
-/// What stands in place of a log-probability that is not a number, or of a token that could not come (vLLM's; llama.cpp's is lower).
-const NO_LOGPROB: f64 = -9999.0;
 
 /// A log-probability as it was said; what stands for none is minus infinity, which no check lets pass.
 pub(super) fn logprob(said: f64) -> f64 {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::Endpoint;
 use super::grammar::Grammar;
 use crate::call::{Call, Sampling, ToolChoice, quote};
-use crate::policy::body::field;
+use crate::policy::body::{field, write_fractions};
 
 /// A reply that is asked for.
 pub(in crate::policy::exact) struct Asked<'a> {
@@ -244,19 +244,7 @@ impl Writing {
     fn sampling(&mut self, asked: &Asked, spelling: Spelling) {
         let sampling = asked.sampling;
         let repetition = if matches!(spelling, Spelling::Llamacpp) { "repeat_penalty" } else { "repetition_penalty" };
-        let floats = [
-            ("temperature", sampling.temperature),
-            ("top_p", sampling.top_p),
-            ("min_p", sampling.min_p),
-            ("presence_penalty", sampling.presence_penalty),
-            ("frequency_penalty", sampling.frequency_penalty),
-            (repetition, sampling.repetition_penalty),
-        ];
-        for (name, value) in floats {
-            if let Some(number) = value.and_then(serde_json::Number::from_f64) {
-                self.field(name, number.to_string().as_bytes());
-            }
-        }
+        write_fractions(&mut self.out, sampling, repetition);
         if let Some(top_k) = sampling.top_k {
             // All of them: 0 or less, but for SGLang, to which 0 is none.
             let top_k = if matches!(spelling, Spelling::Sglang) && top_k == 0 { -1 } else { top_k };
