@@ -9,7 +9,7 @@ use super::ExportError;
 use crate::call::CallRecord;
 use crate::ids::RolloutId;
 use crate::store::{Outcome, Purpose, Rollout, RolloutFilter, RolloutStatus, Store};
-use crate::trajectory::{Drift, Without};
+use crate::trajectory::{Drift, Rules, Without};
 
 /// What must hold of a rollout; nothing given matches all.
 #[derive(Clone, Debug, Default)]
@@ -57,6 +57,11 @@ impl Filter {
     #[must_use]
     pub fn ready(&self, rollout: &Rollout) -> bool {
         rollout.status == RolloutStatus::Finished || rollout.purpose == Purpose::Record || self.rollouts.contains(&rollout.id)
+    }
+
+    /// What of a rollout's calls is trained; `chosen` says it of each call ([`Filter::chooses`]).
+    pub(super) fn rules<'a>(&'a self, chosen: &'a (dyn Fn(&CallRecord) -> bool + Sync)) -> Rules<'a> {
+        Rules { drift: self.drift, chosen, without: &self.without, max_tokens: self.max_tokens }
     }
 
     /// Tells whether a call's tokens may be trained.

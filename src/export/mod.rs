@@ -185,7 +185,7 @@ pub async fn export(
     let mut rows = format.begin(form, Target::create(out)?)?;
     let mut summary = Summary { format: format.name(), out: out.to_owned(), ..Summary::default() };
     let chosen = |record: &CallRecord| filter.chooses(record);
-    let rules = Rules { drift: filter.drift, chosen: &chosen, without: &filter.without, max_tokens: filter.max_tokens };
+    let rules = filter.rules(&chosen);
     let mut pages = filter::Pages::new(filter);
     while let Some(page) = pages.next(store).await? {
         for rollout in page {

@@ -20,7 +20,7 @@ use super::{ExportError, Filter};
 use crate::call::CallRecord;
 use crate::policy::Policy;
 use crate::store::{Rollout, Store, StoreError};
-use crate::trajectory::{self, Built, Rules, Sample, Turn};
+use crate::trajectory::{self, Built, Sample, Turn};
 
 pub use report::{Difference, Gap, Group, Report, Worst};
 
@@ -119,8 +119,6 @@ impl Audit<'_> {
 
     fn built(&self, rollout: &Rollout, turns: &[Turn]) -> Result<Built, String> {
         let chosen = |record: &CallRecord| self.filter.chooses(record);
-        let filter = self.filter;
-        let rules = Rules { drift: filter.drift, chosen: &chosen, without: &filter.without, max_tokens: filter.max_tokens };
-        trajectory::build(&load::facts(rollout), turns, &rules).map_err(|broken| broken.to_string())
+        trajectory::build(&load::facts(rollout), turns, &self.filter.rules(&chosen)).map_err(|broken| broken.to_string())
     }
 }
