@@ -10,27 +10,34 @@ use crate::ids::RolloutId;
 use crate::store::{Outcome, Purpose};
 use crate::trajectory::{Drift, Without};
 
+/// What a rollout is of; nothing given means all.
+#[derive(Debug, clap::Args)]
+pub(super) struct Which {
+    /// Only rollouts of this group.
+    #[arg(long, value_name = "ID")]
+    pub group: Option<String>,
+    /// Only rollouts of this task.
+    #[arg(long, value_name = "ID")]
+    pub task: Option<String>,
+    /// Only rollouts of this harness.
+    #[arg(long, value_name = "NAME")]
+    pub harness: Option<String>,
+    /// Only rollouts that ended so: passed, failed, truncated, `timed_out`, `harness_error`, `infra_error` or cancelled.
+    #[arg(long, value_parser = named::<Outcome>)]
+    pub outcome: Option<Outcome>,
+    /// Only rollouts of this purpose: train, eval or record.
+    #[arg(long, value_parser = named::<Purpose>)]
+    pub purpose: Option<Purpose>,
+}
+
 /// What must hold of a rollout; nothing given means all.
 #[derive(Debug, clap::Args)]
 pub(super) struct FilterArgs {
     /// Only this rollout; may be given more than once.
     #[arg(long, value_name = "ID")]
     rollout: Vec<RolloutId>,
-    /// Only rollouts of this group.
-    #[arg(long, value_name = "ID")]
-    group: Option<String>,
-    /// Only rollouts of this task.
-    #[arg(long, value_name = "ID")]
-    task: Option<String>,
-    /// Only rollouts of this harness.
-    #[arg(long, value_name = "NAME")]
-    harness: Option<String>,
-    /// Only rollouts that ended so: passed, failed, truncated, `timed_out`, `harness_error`, `infra_error` or cancelled.
-    #[arg(long, value_parser = named::<Outcome>)]
-    outcome: Option<Outcome>,
-    /// Only rollouts of this purpose: train, eval or record.
-    #[arg(long, value_parser = named::<Purpose>)]
-    purpose: Option<Purpose>,
+    #[command(flatten)]
+    which: Which,
     /// Only rollouts with at least this reward.
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     min_reward: Option<f64>,
@@ -60,11 +67,11 @@ impl FilterArgs {
     pub fn filter(self, drift: Drift) -> Filter {
         Filter {
             rollouts: self.rollout,
-            group: self.group,
-            task: self.task,
-            harness: self.harness,
-            outcome: self.outcome,
-            purpose: self.purpose,
+            group: self.which.group,
+            task: self.which.task,
+            harness: self.which.harness,
+            outcome: self.which.outcome,
+            purpose: self.which.purpose,
             min_reward: self.min_reward,
             since: self.since,
             policy_seq: self.policy_seq,

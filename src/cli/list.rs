@@ -7,9 +7,10 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::filter::Which;
 use super::terminal::{Paint, print, table};
 use crate::http::api::{RolloutView, rfc3339};
-use crate::store::{Outcome, Purpose, Rollout, RolloutFilter, RolloutStatus, Store, StoreError};
+use crate::store::{Rollout, RolloutFilter, RolloutStatus, Store, StoreError};
 
 /// Lists rollouts, newest last. Works while a server runs on the same store.
 #[derive(clap::Args, Debug)]
@@ -20,21 +21,8 @@ pub(super) struct Args {
     /// Only rollouts that are `open` or `finished`
     #[arg(long, value_parser = named::<RolloutStatus>)]
     status: Option<RolloutStatus>,
-    /// Only rollouts of this group
-    #[arg(long, value_name = "ID")]
-    group: Option<String>,
-    /// Only rollouts of this task
-    #[arg(long, value_name = "ID")]
-    task: Option<String>,
-    /// Only rollouts of this harness
-    #[arg(long, value_name = "NAME")]
-    harness: Option<String>,
-    /// Only rollouts that ended so: passed, failed, truncated, `timed_out`, `harness_error`, `infra_error` or cancelled
-    #[arg(long, value_parser = named::<Outcome>)]
-    outcome: Option<Outcome>,
-    /// Only rollouts that are for this: train, eval or record
-    #[arg(long, value_parser = named::<Purpose>)]
-    purpose: Option<Purpose>,
+    #[command(flatten)]
+    which: Which,
     /// The newest N; 0 lists all
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: usize,
@@ -70,11 +58,11 @@ async fn newest(store: &dyn Store, args: &Args) -> Result<VecDeque<Rollout>, Sto
     const PAGE: u32 = 1000;
     let mut filter = RolloutFilter {
         status: args.status,
-        group_id: args.group.clone(),
-        task_id: args.task.clone(),
-        harness: args.harness.clone(),
-        outcome: args.outcome,
-        purpose: args.purpose,
+        group_id: args.which.group.clone(),
+        task_id: args.which.task.clone(),
+        harness: args.which.harness.clone(),
+        outcome: args.which.outcome,
+        purpose: args.which.purpose,
         after: None,
         limit: PAGE,
     };
@@ -116,6 +104,7 @@ fn row(rollout: &Rollout) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::{Outcome, Purpose};
 
     #[test]
     fn names_go_both_ways() {
