@@ -111,7 +111,7 @@ impl ScriptedPolicy {
         });
         let addr = listener.local_addr().unwrap();
         let mut task = JoinSet::new();
-        task.spawn(accept(listener, Arc::clone(&state)));
+        task.spawn(accept(listener, Arc::clone(&state), serve));
         Self { addr, state, _task: task }
     }
 
@@ -162,19 +162,25 @@ impl ScriptedPolicy {
     }
 }
 
-async fn accept(listener: TcpListener, state: Arc<State>) {
+/// Serves all connections at once, each with what they share.
+async fn accept<S, F>(listener: TcpListener, state: Arc<S>, serve: fn(TcpStream, Arc<S>) -> F)
+where
+    S: Send + Sync + 'static,
+    F: Future<Output = io::Result<()>> + Send + 'static,
+{
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
-        let state = Arc::clone(&state);
+        let served = serve(stream, Arc::clone(&state));
         connections.spawn(async move {
             // A peer that goes away is what many tests are about.
-            let _ = serve(stream, &state).await;
+            let _ = served.await;
         });
         while connections.try_join_next().is_some() {}
     }
 }
 
-async fn serve(stream: TcpStream, state: &State) -> io::Result<()> {
+async fn serve(stream: TcpStream, state: Arc<State>) -> io::Result<()> {
+    let state = &*state;
     stream.set_nodelay(true)?;
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 use super::super::http1::{Body, read_head};
 use super::script::{Fault, Reply};
-use super::{bytes, whole};
+use super::{accept, bytes, whole};
 use answer::{Answer, Ended};
 pub use tongue::Tongue;
 
@@ -170,7 +170,7 @@ impl TokenServer {
         let addr = listener.local_addr().unwrap();
         let state = Arc::new(State { kind, weights: Arc::clone(weights), asked: Mutex::default(), chat });
         let mut task = JoinSet::new();
-        task.spawn(accept(listener, Arc::clone(&state)));
+        task.spawn(accept(listener, Arc::clone(&state), serve));
         Self { addr, state, _task: task }
     }
 
@@ -184,19 +184,8 @@ impl TokenServer {
     }
 }
 
-async fn accept(listener: TcpListener, state: Arc<State>) {
-    let mut connections = JoinSet::new();
-    while let Ok((stream, _)) = listener.accept().await {
-        let state = Arc::clone(&state);
-        connections.spawn(async move {
-            // A peer that goes away is what many tests are about.
-            let _ = serve(stream, &state).await;
-        });
-        while connections.try_join_next().is_some() {}
-    }
-}
-
-async fn serve(stream: TcpStream, state: &State) -> io::Result<()> {
+async fn serve(stream: TcpStream, state: Arc<State>) -> io::Result<()> {
+    let state = &*state;
     stream.set_nodelay(true)?;
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
