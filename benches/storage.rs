@@ -174,6 +174,8 @@ fn new_rollout(id: RolloutId) -> NewRollout {
         ttl_s: None,
         idempotency_key: None,
         conversation: None,
+        index: None,
+        run: None,
     }
 }
 

@@ -49,6 +49,10 @@ id! {
     RolloutId
 }
 id! {
+    /// Names many rollouts that were ordered together.
+    BatchId
+}
+id! {
     /// Names one request to the model and its reply.
     CallId
 }

@@ -261,7 +261,7 @@ os._exit(5)";
 #[tokio::test]
 async fn out_of_memory_is_seen() {
     let engine = engine().await;
-    let limits = Limits { cpus: 1.0, memory_bytes: 64 << 20, pids: 64 };
+    let limits = Limits { cpus: 1.0, memory_bytes: 64 << 20, pids: 64, disk_bytes: None };
     let eat = "b = []\nwhile True: b.append(bytearray(1 << 20))";
     let mut one = Sandbox::start(&engine, &["python3", "-c", eat], Options { limits, ..Options::default() }).await;
     one.go().await;

@@ -21,7 +21,7 @@ async fn client(engine: &Docker, script: &str) -> Sandbox {
     let script =
         format!("import socket, sys, threading\ndef dial(): return socket.create_connection(('127.0.0.1', 8080))\n{script}");
     // Few processes: the forwarder must need none.
-    let limits = Limits { cpus: 2.0, memory_bytes: 256 << 20, pids: 16 };
+    let limits = Limits { cpus: 2.0, memory_bytes: 256 << 20, pids: 16, disk_bytes: None };
     let mut one = Sandbox::start(engine, &["python3", "-c", &script], Options { limits, ..Options::default() }).await;
     one.go().await;
     one

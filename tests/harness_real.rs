@@ -14,7 +14,9 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use gleaner::engine::{Docker, EngineConfig, base_image};
-use gleaner::harness::{Catalog, Choice, ModelEndpoint, Order, Progress, Report, RolloutConfig, Stage, Task, run_all};
+use gleaner::harness::run::Cap;
+use gleaner::harness::task::{Needs, Verifier};
+use gleaner::harness::{Catalog, Choice, ModelEndpoint, Order, Progress, Report, RolloutConfig, Stage, Task, Terms, run_all};
 use gleaner::ids::RolloutId;
 use gleaner::store::{Finish, NewRollout, Outcome, Purpose, Reward, Rollout, RolloutStatus};
 use serde_json::{Value, json};
@@ -39,7 +41,7 @@ struct Kept {
 
 #[async_trait]
 impl ModelEndpoint for Script {
-    async fn open(&self, rollout: NewRollout, _signature: &BTreeMap<String, String>, socket: &Path) -> anyhow::Result<()> {
+    async fn open(&self, rollout: NewRollout, _terms: &Terms, socket: &Path) -> anyhow::Result<()> {
         let listener = tokio::net::UnixListener::bind(socket)?;
         std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o777))?;
         let served = Arc::new(Served { replies: self.replies.clone(), requests: Mutex::default() });
@@ -49,6 +51,24 @@ impl ModelEndpoint for Script {
         self.tasks.spawn(async move { axum::serve(listener, router).await });
         Ok(())
     }
+
+    async fn capped(&self, _rollout: RolloutId) -> Cap {
+        std::future::pending().await
+    }
+
+    async fn paused(&self, _rollout: RolloutId, _now: bool) -> bool {
+        std::future::pending().await
+    }
+
+    fn turns(&self, _rollout: RolloutId) -> u64 {
+        0
+    }
+
+    async fn window(&self, _policy: Option<&str>) -> Option<u64> {
+        None
+    }
+
+    async fn seal(&self, _rollout: RolloutId) {}
 
     async fn reward(&self, reward: Reward) -> anyhow::Result<()> {
         self.kept.lock().unwrap().rewards.push(reward.value);
@@ -113,6 +133,7 @@ fn closed(new: NewRollout, finish: Finish, calls: u64) -> Rollout {
         metadata: new.metadata,
         ttl_s: None,
         no_reward: finish.no_reward,
+        run: new.run,
         rewards: BTreeMap::new(),
         call_rewards: Vec::new(),
         calls,
@@ -170,7 +191,7 @@ fn task() -> Task {
     Task {
         id: "copy".to_owned(),
         files: BTreeMap::from([("in/seed.txt".to_owned(), "seed\n".to_owned())]),
-        verify: Some("grep -qx seed made.txt && ! env | grep -q glr_ && test \"$(id -u)\" = 1000".to_owned()),
+        verifier: Some(Verifier::shell("grep -qx seed made.txt && ! env | grep -q glr_ && test \"$(id -u)\" = 1000")),
         ..Task::of_prompt("Copy in/seed.txt to made.txt, \"quoted\" & <all>.")
     }
 }
@@ -210,7 +231,7 @@ async fn run(
     let harness = catalog.get(name).unwrap().clone();
     let spec = harness.spec.clone().with(&Choice { variant, ..Choice::default() }).unwrap();
     let variant = variant.map(str::to_owned);
-    let order = Order { harness, spec, variant, task, samples, image: None, timeout: None };
+    let order = Order { harness, spec, variant, task, samples, image: None, timeout: None, policy: None, purpose: None };
     let stage = Stage {
         engine: &engine,
         endpoint: script.as_ref(),
@@ -313,13 +334,13 @@ async fn outcomes_are_told_apart() {
     assert_eq!(ends(run_shell("test -n \"$KEY\"", prompt(), "").await), (Outcome::Passed, None));
     assert_eq!(ends(run_shell("exit 3", prompt(), "").await), (Outcome::HarnessError, None));
     assert_eq!(ends(run_shell("kill -9 $$", prompt(), "").await), (Outcome::HarnessError, None));
-    let verified = |verify: &str| Task { verify: Some(verify.to_owned()), ..Task::of_prompt("p") };
+    let verified = |verify: &str| Task { verifier: Some(Verifier::shell(verify)), ..Task::of_prompt("p") };
     assert_eq!(
         ends(run_shell("echo x > x", verified("test -z \"$KEY\" && grep -q x x"), "").await),
         (Outcome::Passed, Some(1.0))
     );
     assert_eq!(ends(run_shell("true", verified("false"), "").await), (Outcome::Failed, Some(0.0)));
-    let late = Task { timeout_s: Some(1), ..verified("test -e x") };
+    let late = Task { needs: Needs { timeout_s: Some(1), ..Needs::default() }, ..verified("test -e x") };
     assert_eq!(ends(run_shell("touch x; sleep 60", late, "").await), (Outcome::TimedOut, Some(1.0)));
     let rules = "[outcome]\nfile = \"{{home}}/r.json\"\nrules = [{ when = { \"/end\" = \"long\" }, means = \"truncated\" }]\n";
     assert_eq!(

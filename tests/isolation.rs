@@ -132,7 +132,7 @@ async fn nothing_answers_but_the_model_endpoint() {
 #[tokio::test]
 async fn a_harness_has_no_powers() {
     let engine = engine().await;
-    let limits = Limits { cpus: 1.0, memory_bytes: 256 << 20, pids: 64 };
+    let limits = Limits { cpus: 1.0, memory_bytes: 256 << 20, pids: 64, disk_bytes: None };
     let mut one = Sandbox::start(&engine, &["python3", "-c", FACTS], Options { limits, ..Options::default() }).await;
     one.go().await;
     let expected = json!({

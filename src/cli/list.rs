@@ -63,6 +63,7 @@ async fn newest(store: &dyn Store, args: &Args) -> Result<VecDeque<Rollout>, Sto
         harness: args.which.harness.clone(),
         outcome: args.which.outcome,
         purpose: args.which.purpose,
+        batch: None,
         after: None,
         limit: PAGE,
     };

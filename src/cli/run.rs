@@ -104,6 +104,8 @@ pub(super) fn orders(args: &Args) -> anyhow::Result<Vec<Order>> {
         samples: args.samples,
         image: args.image.clone(),
         timeout: args.timeout.map(Duration::from_secs),
+        policy: None,
+        purpose: None,
     };
     Ok(tasks.into_iter().map(order).collect())
 }
@@ -286,6 +288,9 @@ mod tests {
             calls: 2,
             tokens: 30,
             drift: 0,
+            group: None,
+            index: 0,
+            ms: 5,
             error: None,
             artifacts: PathBuf::new(),
         };

@@ -40,7 +40,7 @@ impl EngineConfig {
     /// What a sandbox may use if its task says nothing else.
     #[must_use]
     pub fn limits(&self) -> Limits {
-        Limits { cpus: self.cpus, memory_bytes: self.memory, pids: self.pids }
+        Limits { cpus: self.cpus, memory_bytes: self.memory, pids: self.pids, disk_bytes: None }
     }
 }
 

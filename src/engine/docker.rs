@@ -6,6 +6,7 @@ mod image;
 mod sandbox;
 mod sweep;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,7 +21,10 @@ use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt};
 use tokio::sync::Semaphore;
 
-use super::{Engine, EngineConfig, EngineError, ExecResult, ExecSpec, ImageFacts, SandboxEnd, SandboxId, SandboxSpec};
+use super::{Engine, EngineConfig, EngineError, ExecResult, ExecSpec, ImageFacts, Places, SandboxEnd, SandboxId, SandboxSpec};
+
+/// Where the model answers in a container: each has a loopback of its own.
+const LISTEN: &str = "127.0.0.1:8080";
 
 /// Says whether the Gleaner process of that id lives.
 pub type IsAlive = Arc<dyn Fn(&str) -> bool + Send + Sync>;
@@ -74,6 +78,34 @@ impl Engine for Docker {
 
     async fn image(&self, name: &str) -> Result<Option<ImageFacts>, EngineError> {
         image::facts(&self.api, name).await
+    }
+
+    async fn build(&self, name: &str, context: Bytes, tell: &(dyn Fn(&str) + Send + Sync)) -> Result<(), EngineError> {
+        let _ = (context, tell);
+        Err(EngineError::Failed { doing: format!("build image {name}"), why: "not yet".to_owned() })
+    }
+
+    async fn snapshot(&self, sandbox: &SandboxId) -> Result<String, EngineError> {
+        Err(EngineError::Failed { doing: format!("keep sandbox {} as an image", sandbox.0), why: "not yet".to_owned() })
+    }
+
+    async fn remove_image(&self, name: &str) -> Result<(), EngineError> {
+        Err(EngineError::Failed { doing: format!("remove image {name}"), why: "not yet".to_owned() })
+    }
+
+    async fn places(&self, _name: &str) -> Result<Places, EngineError> {
+        Ok(Places {
+            home: "/home/agent".to_owned(),
+            temp: "/tmp".to_owned(),
+            workdir: "/work".to_owned(),
+            listen: LISTEN.to_owned(),
+            bind: LISTEN.to_owned(),
+            user: (1000, 1000),
+        })
+    }
+
+    fn inside(&self, _host: &Path, usual: &str) -> String {
+        usual.to_owned()
     }
 
     async fn create(&self, spec: &SandboxSpec) -> Result<SandboxId, EngineError> {

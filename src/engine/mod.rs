@@ -1,11 +1,11 @@
-//! Where containers run. Docker now; the trait is the seam for Kubernetes and plain processes.
+//! Where rollouts run: Docker (or Podman), or plain processes without isolation.
 
 pub mod base_image;
 mod config;
 mod docker;
 pub mod owner;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -28,6 +28,28 @@ pub trait Engine: Send + Sync {
 
     /// What is to be known of an image, or `None` if the engine does not have it.
     async fn image(&self, name: &str) -> Result<Option<ImageFacts>, EngineError>;
+
+    /// Builds an image of this name from a folder with a `Dockerfile`, packed as a tar archive. `tell` gets what the build prints.
+    ///
+    /// # Errors
+    /// If the build fails (its last lines are in the error), or this engine has no images.
+    async fn build(&self, name: &str, context: Bytes, tell: &(dyn Fn(&str) + Send + Sync)) -> Result<(), EngineError>;
+
+    /// Keeps the files of a sandbox, as they are now, as an image of its own; gives its name. What lies in memory file systems and
+    /// mounts is not in it. [`Engine::sweep`] removes those that dead processes left.
+    async fn snapshot(&self, sandbox: &SandboxId) -> Result<String, EngineError>;
+
+    /// Removes an image that [`Engine::snapshot`] made.
+    async fn remove_image(&self, name: &str) -> Result<(), EngineError>;
+
+    /// Where a sandbox of this name will have what every sandbox has. Made once, before it is created.
+    ///
+    /// # Errors
+    /// If there is no room for it.
+    async fn places(&self, name: &str) -> Result<Places, EngineError>;
+
+    /// How a file or folder of the host is named in a sandbox that has it mounted at `usual`.
+    fn inside(&self, host: &Path, usual: &str) -> String;
 
     /// Creates a sandbox, not started.
     async fn create(&self, spec: &SandboxSpec) -> Result<SandboxId, EngineError>;
@@ -69,7 +91,23 @@ pub struct ImageFacts {
     pub env: Vec<(String, String)>,
 }
 
-/// A sandbox to be made. It has no network, no capabilities, no way to new privileges, and runs as `user`.
+/// Where a sandbox has what every sandbox has, as seen from inside.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Places {
+    pub home: String,
+    /// A folder for files of a moment.
+    pub temp: String,
+    /// The working folder where the image names none.
+    pub workdir: String,
+    /// Where the model answers: an address with a port.
+    pub listen: String,
+    /// What its init is told to listen on: the same, or a socket that it inherits.
+    pub bind: String,
+    /// The user of a harness whose task names none, and its group.
+    pub user: (u32, u32),
+}
+
+/// A sandbox to be made. It has no way to new privileges, and runs as `user`.
 #[derive(Clone, Debug)]
 pub struct SandboxSpec {
     /// A name for people, unique.
@@ -85,8 +123,30 @@ pub struct SandboxSpec {
     /// Memory file systems: path, and mount options.
     pub tmpfs: Vec<(String, String)>,
     pub limits: Limits,
+    pub network: Network,
+    pub powers: Powers,
     /// Beside the label `gleaner`, which every sandbox has.
     pub labels: Vec<(String, String)>,
+}
+
+/// What a sandbox reaches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Network {
+    /// Nothing but its own loopback: every harness's.
+    #[default]
+    None,
+    /// What the engine's default network reaches: of a verifier whose task asks for it.
+    Outside,
+}
+
+/// What root may do in a sandbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Powers {
+    /// No capability at all: every harness's.
+    #[default]
+    None,
+    /// Those that the engine gives to any container: of a verifier, which may have to install packages.
+    Usual,
 }
 
 /// A folder or file of the host that a sandbox sees.
@@ -101,8 +161,11 @@ pub struct Mount {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     pub cpus: f64,
+    /// Swap included.
     pub memory_bytes: u64,
     pub pids: u32,
+    /// Of its own files, where the engine can bound them; `None` for no bound.
+    pub disk_bytes: Option<u64>,
 }
 
 /// A command to run in a sandbox.

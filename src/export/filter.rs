@@ -92,6 +92,7 @@ impl<'a> Pages<'a> {
             harness: filter.harness.clone(),
             outcome: filter.outcome,
             purpose: filter.purpose,
+            batch: None,
             after: None,
             limit: Self::SIZE,
         };

@@ -10,8 +10,8 @@ use super::*;
 use crate::call::{
     CallStatus, Capture, CaptureLevel, FinishReason, ImageHash, LogprobKind, Raw, RawKind, Sampling, Usage, WeightVersion,
 };
-use crate::ids::{CallId, RolloutKey};
-use crate::store::{Checked, Outcome, Prune, Pruned, Purpose, RolloutFilter, RolloutStatus, Writer};
+use crate::ids::{BatchId, CallId, RolloutKey};
+use crate::store::{Batch, Checked, Outcome, Prune, Pruned, Purpose, RolloutFilter, RolloutStatus, Writer};
 use crate::trajectory::Sample;
 
 #[derive(Default)]
@@ -44,6 +44,12 @@ impl Store for Memory {
     async fn rollouts(&self, filter: &RolloutFilter) -> Result<Vec<Rollout>, StoreError> {
         let after = |rollout: &&Rollout| filter.after.is_none_or(|after| rollout.id > after);
         Ok(self.rollouts.iter().filter(after).take(filter.limit as usize).cloned().collect())
+    }
+    async fn batch(&self, _: BatchId) -> Result<Option<Batch>, StoreError> {
+        Ok(None)
+    }
+    async fn batches(&self, _: Option<BatchId>, _: u32) -> Result<Vec<Batch>, StoreError> {
+        Ok(Vec::new())
     }
     async fn call(&self, id: CallId) -> Result<Option<CallRecord>, StoreError> {
         Ok(self.calls.iter().find(|call| call.id == id).cloned())
@@ -92,6 +98,7 @@ impl Memory {
             metadata: serde_json::Map::new(),
             ttl_s: None,
             no_reward: false,
+            run: None,
             rewards: BTreeMap::from([("reward".to_owned(), 1.0)]),
             call_rewards: Vec::new(),
             calls: 0,

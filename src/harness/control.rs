@@ -1,4 +1,5 @@
-//! The host's side of the talk with a sandbox's init: `ready`, `go`, `started`, `exited`, `mark`, a line each.
+//! The host's side of the talk with a sandbox's init: `ready`, `go`, `started`, `exited`, `stop`, `hold`, `pass`, `mark`,
+//! a line each.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -64,7 +65,25 @@ impl Control {
         self.writer.write_all(b"go\n").await
     }
 
-    /// Waits for the harness's end.
+    /// Ends the harness: TERM, after the grace KILL to everything, as at its deadline.
+    ///
+    /// # Errors
+    /// If the init is gone.
+    #[expect(dead_code, reason = "the next step calls it")]
+    pub async fn stop(&mut self) -> std::io::Result<()> {
+        self.writer.write_all(b"stop\n").await
+    }
+
+    /// Lets the harness's time stand still, or go on.
+    ///
+    /// # Errors
+    /// If the init is gone.
+    #[expect(dead_code, reason = "the next step calls it")]
+    pub async fn hold(&mut self, hold: bool) -> std::io::Result<()> {
+        self.writer.write_all(if hold { b"hold\n" } else { b"pass\n" }).await
+    }
+
+    /// Waits for the harness's end. May be broken off and called again.
     ///
     /// # Errors
     /// If the init is gone, or could not start the harness.
@@ -122,7 +141,7 @@ fn parse(line: &str) -> Message {
 
 /// `code=N signal=N timed_out=0|1 ms=N`; of code and signal the one that is not there is `-` or left out.
 fn exit<'a>(words: impl Iterator<Item = &'a str>) -> Option<Exit> {
-    let mut exit = Exit { code: None, signal: None, timed_out: false, ms: 0 };
+    let mut exit = Exit { code: None, signal: None, timed_out: false, capped: None, ms: 0 };
     for word in words {
         let (name, value) = word.split_once('=')?;
         match name {
@@ -147,10 +166,10 @@ mod tests {
 
     #[test]
     fn lines_of_the_init_are_understood() {
-        let well = Exit { code: Some(3), signal: None, timed_out: false, ms: 12 };
+        let well = Exit { code: Some(3), signal: None, timed_out: false, capped: None, ms: 12 };
         assert_eq!(parse("exited code=3 signal=0 timed_out=0 ms=12"), Message::Exited(well));
         // As a shell would say it, the code of a signal is 128 and more; it is no code of the harness's own.
-        let killed = Exit { code: None, signal: Some(9), timed_out: true, ms: 7 };
+        let killed = Exit { code: None, signal: Some(9), timed_out: true, capped: None, ms: 7 };
         assert_eq!(parse("exited code=137 signal=9 timed_out=1 ms=7"), Message::Exited(killed));
         assert_eq!((parse("ready"), parse("started 7")), (Message::Ready, Message::Started));
         assert_eq!(parse("exited soon"), Message::Other("exited soon".to_owned()));
@@ -166,7 +185,7 @@ mod tests {
         let mut control = listener.ready().await.unwrap();
         assert!(!path.exists());
         control.go().await.unwrap();
-        assert_eq!(control.exited().await.unwrap(), Exit { code: Some(0), signal: None, timed_out: false, ms: 1 });
+        assert_eq!(control.exited().await.unwrap(), Exit { code: Some(0), signal: None, timed_out: false, capped: None, ms: 1 });
         control.mark("7f").await.unwrap();
         let mut heard = [0; 11];
         init.read_exact(&mut heard).await.unwrap();

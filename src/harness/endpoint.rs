@@ -5,16 +5,43 @@ use std::path::Path;
 
 use async_trait::async_trait;
 
+use super::run::Cap;
 use crate::ids::RolloutId;
 use crate::store::{Finish, NewRollout, Reward, Rollout};
+
+/// On which terms a rollout's model calls are served.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Terms {
+    /// What the harness's own calls look like: header names and patterns of their values.
+    pub signature: BTreeMap<String, String>,
+    /// Calls that it may make, foreign ones included.
+    pub max_calls: Option<u64>,
+    /// Tokens that it may sample: no call begins once so many were.
+    pub max_tokens: Option<u64>,
+}
 
 /// The model as the runner's rollouts reach it, and where their records are kept.
 #[async_trait]
 pub trait ModelEndpoint: Send + Sync {
     /// Keeps a new rollout and serves its model calls, and nothing else, on a unix socket at `socket`, which any user may
-    /// connect to, until the rollout is closed. `signature` is what the harness's own calls look like: header names and patterns of
-    /// their values.
-    async fn open(&self, rollout: NewRollout, signature: &BTreeMap<String, String>, socket: &Path) -> anyhow::Result<()>;
+    /// connect to, until the rollout is sealed or closed.
+    async fn open(&self, rollout: NewRollout, terms: &Terms, socket: &Path) -> anyhow::Result<()>;
+
+    /// Waits until the rollout asks for more than its terms allow. May be broken off and asked again.
+    async fn capped(&self, rollout: RolloutId) -> Cap;
+
+    /// Waits until whether the rollout's policy is paused is other than `now`.
+    async fn paused(&self, rollout: RolloutId, now: bool) -> bool;
+
+    /// Calls begun so far.
+    fn turns(&self, rollout: RolloutId) -> u64;
+
+    /// The tokens that prompt and reply may have together, as the policy of this name (the one that calls go to by themselves
+    /// if `None`) says; `None` if it does not.
+    async fn window(&self, policy: Option<&str>) -> Option<u64>;
+
+    /// Takes no more calls: those in flight are cancelled, the socket is closed. The rollout stays open for its verdict.
+    async fn seal(&self, rollout: RolloutId);
 
     /// Keeps a reward.
     async fn reward(&self, reward: Reward) -> anyhow::Result<()>;

@@ -12,10 +12,11 @@ pub mod helper;
 mod outcome;
 mod output;
 mod payload;
+mod plan;
 pub mod run;
 mod sockets;
 pub mod spec;
-mod task;
+pub mod task;
 mod template;
 
 use std::path::PathBuf;
@@ -25,18 +26,19 @@ use futures::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::{Engine, EngineError, Limits};
-use crate::ids::RolloutId;
-use crate::store::Outcome;
-use driver::{Driver, Prepared};
+use crate::ids::{BatchId, RolloutId};
+use crate::store::{Outcome, Purpose, RunOf};
+use driver::{Driver, Prepared, Slot};
 use spec::Spec;
 
 pub use catalog::{Catalog, Harness};
 pub use choice::Choice;
 pub use config::RolloutConfig;
-pub use endpoint::ModelEndpoint;
+pub use endpoint::{ModelEndpoint, Terms};
 pub use outcome::matches_pattern;
 pub use payload::{Builder, PAYLOAD, PayloadError};
-pub use task::{Task, TaskError};
+pub use plan::{HarnessChoice, Plan, Tasks};
+pub use task::{Task, TaskError, TaskImage};
 
 /// Where rollouts run and what they have there.
 pub struct Stage<'a> {
@@ -48,7 +50,7 @@ pub struct Stage<'a> {
     pub artifacts: PathBuf,
     /// The image of tasks that name none, and in which payloads are built.
     pub image: String,
-    /// What each sandbox may use.
+    /// What each sandbox may use, where its task does not say.
     pub limits: Limits,
     pub config: RolloutConfig,
     /// Ends every rollout as cancelled.
@@ -71,13 +73,20 @@ pub struct Order {
     pub image: Option<String>,
     /// Before the task's.
     pub timeout: Option<Duration>,
+    /// The policy that answers; the one that calls go to by themselves if `None`.
+    pub policy: Option<String>,
+    /// Training for groups, else recording, if `None`.
+    pub purpose: Option<Purpose>,
 }
 
 impl Order {
     /// The image that its sandboxes are of; `default` if neither user nor task names one.
     #[must_use]
     pub fn image_or<'a>(&'a self, default: &'a str) -> &'a str {
-        self.image.as_deref().or(self.task.image.as_deref()).unwrap_or(default)
+        match (&self.image, &self.task.image) {
+            (Some(image), _) | (None, TaskImage::Named(image)) => image,
+            (None, TaskImage::Default | TaskImage::Built(_)) => default,
+        }
     }
 }
 
@@ -98,6 +107,9 @@ pub struct Report {
     pub id: RolloutId,
     pub harness: String,
     pub task_id: String,
+    pub group: Option<String>,
+    /// Its place in its group.
+    pub index: u32,
     pub outcome: Outcome,
     pub reward: Option<f64>,
     pub calls: u64,
@@ -105,6 +117,8 @@ pub struct Report {
     pub tokens: u64,
     /// Places where a prompt parts from an earlier reply that reads the same.
     pub drift: u64,
+    /// How long it took, in milliseconds.
+    pub ms: u64,
     /// What went wrong, if something did.
     pub error: Option<String>,
     /// The folder of its output, result and evidence.
@@ -131,12 +145,13 @@ pub async fn run_all(stage: &Stage<'_>, orders: &[Order]) -> anyhow::Result<Vec<
     for order in orders {
         prepared.push(prepare(stage, order, helper.clone()).await?);
     }
-    let rollouts = prepared.iter().flat_map(|prepared| (0..prepared.order.samples).map(move |_| prepared));
-    let running = rollouts.map(|prepared| async move {
+    let rollouts = prepared.iter().flat_map(|prepared| (0..prepared.order.samples).map(move |index| (prepared, index)));
+    let batch = BatchId::generate();
+    let running = rollouts.map(|(prepared, index)| async move {
         if stage.cancel.is_cancelled() {
             return Ok(None);
         }
-        Driver::new(stage, prepared)?.run().await.map(Some)
+        Driver::new(stage, prepared, Slot { index, run: RunOf { batch, attempt: 1 } }).await?.run().await.map(Some)
     });
     let mut running = futures::stream::iter(running).buffered(stage.config.concurrency.max(1));
     let mut reports = Vec::new();
@@ -161,8 +176,18 @@ async fn prepare<'a>(stage: &Stage<'_>, order: &'a Order, helper: PathBuf) -> an
     let tell = |line: &str| (stage.progress)(Progress::Building { harness: name.clone(), line: line.to_owned() });
     let builder = Builder { cache: &stage.cache, image: &stage.image, progress: &tell, cancel: &stage.cancel };
     let payload = builder.ready(&order.harness).await?;
-    let by_task = order.task.timeout_s.or(order.spec.run.timeout_s).map(Duration::from_secs);
+    let by_task = order.task.needs.timeout_s.or(order.spec.run.timeout_s).map(Duration::from_secs);
     let timeout = order.timeout.or(by_task).unwrap_or(Duration::from_secs(stage.config.timeout_s));
     let group = (order.samples > 1).then(|| (RolloutId::generate().to_string(), order.samples));
-    Ok(Prepared { order, image, facts, payload, helper, group, timeout })
+    Ok(Prepared { order, image, facts, payload, helper, group, timeout, limits: limits(stage.limits, &order.task.needs) })
+}
+
+/// What a sandbox may use: as its task says, else as the config does.
+fn limits(config: Limits, needs: &task::Needs) -> Limits {
+    Limits {
+        cpus: needs.cpus.unwrap_or(config.cpus),
+        memory_bytes: needs.memory_bytes.unwrap_or(config.memory_bytes),
+        pids: config.pids,
+        disk_bytes: needs.disk_bytes.or(config.disk_bytes),
+    }
 }

@@ -170,7 +170,7 @@ mod tests {
     fn an_exit_code_counts_where_there_is_no_result() {
         let catalog = Catalog::load(None).unwrap();
         let outcome = &catalog.get("qwen-code").unwrap().spec.outcome;
-        let exit = |code| Exit { code: Some(code), signal: None, timed_out: false, ms: 1 };
+        let exit = |code| Exit { code: Some(code), signal: None, timed_out: false, capped: None, ms: 1 };
         assert_eq!(read(outcome, b"{\"type\":\"system\"}\n"), None);
         assert_eq!(read_exit(outcome, exit(53)).map(|reading| reading.meaning), Some(Meaning::GaveUp));
         assert_eq!(read_exit(outcome, exit(1)), None);
@@ -181,7 +181,7 @@ mod tests {
         let catalog = Catalog::load(None).unwrap();
         let outcome = &catalog.get("zeroclaw").unwrap().spec.outcome;
         let says = |stdout: &str, stderr: &str, code| {
-            let exit = Exit { code: Some(code), signal: None, timed_out: false, ms: 1 };
+            let exit = Exit { code: Some(code), signal: None, timed_out: false, capped: None, ms: 1 };
             read(outcome, &printed(stdout.as_bytes(), stderr.as_bytes(), Some(exit))).map(|reading| reading.meaning)
         };
         assert_eq!(says("Done.\n", "I look.\n", 0), Some(Meaning::Completed));

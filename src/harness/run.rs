@@ -1,6 +1,8 @@
 //! One rollout as a pure state machine: what happened goes in, what to do next comes out. It knows no clock and no engine;
 //! [`super::driver`] does what it says.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::outcome::by_exit;
@@ -14,8 +16,34 @@ pub struct Exit {
     pub signal: Option<i32>,
     /// The deadline ended it.
     pub timed_out: bool,
+    /// A cap ended it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capped: Option<Cap>,
     /// How long it ran.
     pub ms: u64,
+}
+
+/// A bound on what a rollout may use of its model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cap {
+    Calls,
+    Tokens,
+}
+
+/// The rewards of a rollout: the one that counts, and those of other names.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rewards {
+    pub reward: f64,
+    pub named: BTreeMap<String, f64>,
+}
+
+impl Rewards {
+    /// One reward and no other.
+    #[must_use]
+    pub fn of(reward: f64) -> Self {
+        Self { reward, named: BTreeMap::new() }
+    }
 }
 
 /// What is to be done next.
@@ -31,6 +59,8 @@ pub enum Action {
     Await,
     /// Read what the harness says of its run.
     Read,
+    /// Keep what it made: patch, chosen files, session. Its model takes no more calls from here on.
+    Keep,
     /// Run the task's verifier.
     Verify,
     /// Clear away, and end the rollout so.
@@ -41,7 +71,7 @@ pub enum Action {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     pub outcome: Outcome,
-    pub reward: Option<f64>,
+    pub rewards: Option<Rewards>,
     /// What went wrong, if something did.
     pub error: Option<String>,
 }
@@ -49,14 +79,14 @@ pub struct Verdict {
 /// What happened.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// What was to be done is done: opening, creating, starting.
+    /// What was to be done is done: opening, creating, starting, keeping.
     Done,
     /// The harness ended.
     Exited(Exit),
     /// What the harness's result says; `None` if there is none that can be read.
     Read(Option<Meaning>),
-    /// The verifier ended, with this reward.
-    Verified(f64),
+    /// The verifier ended, with these rewards.
+    Verified(Rewards),
     /// It could not be done, for no fault of harness or model.
     Failed(String),
     /// The user or the server wants it to end.
@@ -77,8 +107,28 @@ enum State {
     Starting,
     Running,
     Reading(Exit),
-    Verifying { timed_out: bool, meaning: Meaning },
+    Keeping(End),
+    Verifying(End),
     Finishing,
+}
+
+/// How the harness ended, by all that is known of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct End {
+    exit: Exit,
+    /// What its result says; `None` if there is none.
+    read: Option<Meaning>,
+}
+
+impl End {
+    fn meaning(self) -> Meaning {
+        self.read.unwrap_or_else(|| by_exit(self.exit))
+    }
+
+    /// The harness broke by itself.
+    fn broke(self) -> bool {
+        self.meaning() == Meaning::Error && !self.exit.timed_out && self.exit.capped.is_none()
+    }
 }
 
 impl Run {
@@ -98,9 +148,10 @@ impl Run {
             (State::Creating, Event::Done) => self.go(State::Starting, Action::Start),
             (State::Starting, Event::Done) => self.go(State::Running, Action::Await),
             (State::Running, Event::Exited(exit)) => self.go(State::Reading(exit), Action::Read),
-            (State::Reading(exit), Event::Read(meaning)) => self.judge(exit, meaning),
-            (State::Verifying { timed_out, meaning }, Event::Verified(reward)) => {
-                self.finish(outcome(timed_out, meaning, Some(reward)), Some(reward), None)
+            (State::Reading(exit), Event::Read(read)) => self.go(State::Keeping(End { exit, read }), Action::Keep),
+            (State::Keeping(end), Event::Done) => self.judge(end),
+            (State::Verifying(end), Event::Verified(rewards)) => {
+                self.finish(outcome(end, Some(rewards.reward)), Some(rewards), None)
             }
             (state, event) => {
                 let why = format!("gleaner's own fault: {event:?} while {state:?}");
@@ -109,17 +160,15 @@ impl Run {
         }
     }
 
-    fn judge(&mut self, exit: Exit, read: Option<Meaning>) -> Action {
-        let meaning = read.unwrap_or_else(|| by_exit(exit));
-        let broke = meaning == Meaning::Error && !exit.timed_out;
-        if self.verifies && !broke {
-            return self.go(State::Verifying { timed_out: exit.timed_out, meaning }, Action::Verify);
+    fn judge(&mut self, end: End) -> Action {
+        if self.verifies && !end.broke() {
+            return self.go(State::Verifying(end), Action::Verify);
         }
-        let error = broke.then(|| match read {
+        let error = end.broke().then(|| match end.read {
             Some(_) => "the harness says that it failed".to_owned(),
-            None => format!("the harness left no result and {}", ended(exit)),
+            None => format!("the harness left no result and {}", ended(end.exit)),
         });
-        self.finish(outcome(exit.timed_out, meaning, None), None, error)
+        self.finish(outcome(end, None), None, error)
     }
 
     fn go(&mut self, state: State, action: Action) -> Action {
@@ -127,15 +176,15 @@ impl Run {
         action
     }
 
-    fn finish(&mut self, outcome: Outcome, reward: Option<f64>, error: Option<String>) -> Action {
-        self.go(State::Finishing, Action::Finish(Verdict { outcome, reward, error }))
+    fn finish(&mut self, outcome: Outcome, rewards: Option<Rewards>, error: Option<String>) -> Action {
+        self.go(State::Finishing, Action::Finish(Verdict { outcome, rewards, error }))
     }
 }
 
-fn outcome(timed_out: bool, meaning: Meaning, reward: Option<f64>) -> Outcome {
-    match (timed_out, meaning, reward) {
-        (true, _, _) => Outcome::TimedOut,
-        (_, Meaning::Truncated, _) => Outcome::Truncated,
+fn outcome(end: End, reward: Option<f64>) -> Outcome {
+    match (end.exit, end.meaning(), reward) {
+        (Exit { timed_out: true, .. }, _, _) => Outcome::TimedOut,
+        (Exit { capped: Some(_), .. }, _, _) | (_, Meaning::Truncated, _) => Outcome::Truncated,
         (_, Meaning::Error, _) => Outcome::HarnessError,
         (_, _, Some(reward)) if reward >= 1.0 => Outcome::Passed,
         (_, Meaning::Completed, None) => Outcome::Passed,
@@ -155,7 +204,7 @@ fn ended(exit: Exit) -> String {
 mod tests {
     use super::*;
 
-    const WELL: Exit = Exit { code: Some(0), signal: None, timed_out: false, ms: 5 };
+    const WELL: Exit = Exit { code: Some(0), signal: None, timed_out: false, capped: None, ms: 5 };
 
     /// A run up to the harness's end.
     fn begun(verifies: bool) -> Run {
@@ -171,9 +220,10 @@ mod tests {
     fn ends(exit: Exit, meaning: Option<Meaning>, reward: Option<f64>) -> Outcome {
         let mut run = begun(reward.is_some());
         assert_eq!(run.step(Event::Exited(exit)), Action::Read);
-        let mut action = run.step(Event::Read(meaning));
+        assert_eq!(run.step(Event::Read(meaning)), Action::Keep);
+        let mut action = run.step(Event::Done);
         if action == Action::Verify {
-            action = run.step(Event::Verified(reward.unwrap()));
+            action = run.step(Event::Verified(Rewards::of(reward.unwrap())));
         }
         let Action::Finish(verdict) = action else { panic!("{action:?}") };
         verdict.outcome
@@ -202,13 +252,23 @@ mod tests {
 
     #[test]
     fn a_run_past_its_deadline_is_verified_whatever_it_says() {
-        let late = Exit { code: None, signal: Some(9), timed_out: true, ms: 5 };
+        let late = Exit { code: None, signal: Some(9), timed_out: true, capped: None, ms: 5 };
         let mut run = begun(true);
         let _ = run.step(Event::Exited(late));
-        assert_eq!(run.step(Event::Read(None)), Action::Verify);
-        let verdict = Verdict { outcome: Outcome::TimedOut, reward: Some(1.0), error: None };
-        assert_eq!(run.step(Event::Verified(1.0)), Action::Finish(verdict));
+        assert_eq!(run.step(Event::Read(None)), Action::Keep);
+        assert_eq!(run.step(Event::Done), Action::Verify);
+        let rewards = Rewards { reward: 1.0, named: BTreeMap::from([("style".to_owned(), 0.5)]) };
+        let verdict = Verdict { outcome: Outcome::TimedOut, rewards: Some(rewards.clone()), error: None };
+        assert_eq!(run.step(Event::Verified(rewards)), Action::Finish(verdict));
         assert_eq!(ends(late, Some(Meaning::Completed), None), Outcome::TimedOut);
+    }
+
+    #[test]
+    fn a_capped_run_is_truncated_and_verified() {
+        let capped = Exit { code: None, signal: Some(15), capped: Some(Cap::Calls), ..WELL };
+        assert_eq!(ends(capped, None, Some(1.0)), Outcome::Truncated);
+        assert_eq!(ends(capped, Some(Meaning::Error), Some(0.0)), Outcome::Truncated);
+        assert_eq!(ends(capped, None, None), Outcome::Truncated);
     }
 
     #[test]
@@ -216,8 +276,9 @@ mod tests {
         let mut run = begun(true);
         let _ = run.step(Event::Exited(Exit { code: None, signal: Some(11), ..WELL }));
         let error = Some("the harness left no result and was ended by signal 11".to_owned());
-        let verdict = Verdict { outcome: Outcome::HarnessError, reward: None, error };
-        assert_eq!(run.step(Event::Read(None)), Action::Finish(verdict));
+        let verdict = Verdict { outcome: Outcome::HarnessError, rewards: None, error };
+        assert_eq!(run.step(Event::Read(None)), Action::Keep);
+        assert_eq!(run.step(Event::Done), Action::Finish(verdict));
     }
 
     #[test]
@@ -227,9 +288,9 @@ mod tests {
             for _ in 0..steps {
                 let _ = run.step(Event::Done);
             }
-            let failed = Verdict { outcome: Outcome::InfraError, reward: None, error: Some("no disk".to_owned()) };
+            let failed = Verdict { outcome: Outcome::InfraError, rewards: None, error: Some("no disk".to_owned()) };
             assert_eq!(run.clone().step(Event::Failed("no disk".to_owned())), Action::Finish(failed));
-            let cancelled = Verdict { outcome: Outcome::Cancelled, reward: None, error: None };
+            let cancelled = Verdict { outcome: Outcome::Cancelled, rewards: None, error: None };
             assert_eq!(run.step(Event::Cancelled), Action::Finish(cancelled));
         }
     }
@@ -237,7 +298,7 @@ mod tests {
     #[test]
     fn an_event_out_of_place_is_an_error_not_a_panic() {
         let (mut run, _) = Run::new(false);
-        let Action::Finish(verdict) = run.step(Event::Verified(1.0)) else { panic!() };
-        assert_eq!((verdict.outcome, verdict.reward), (Outcome::InfraError, None));
+        let Action::Finish(verdict) = run.step(Event::Verified(Rewards::of(1.0))) else { panic!() };
+        assert_eq!((verdict.outcome, verdict.rewards), (Outcome::InfraError, None));
     }
 }

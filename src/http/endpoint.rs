@@ -1,6 +1,6 @@
 //! Rollouts' own unix sockets, which serve the model endpoints to their sandboxes and nothing else.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,8 @@ use axum::Extension;
 use tokio::net::UnixListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::harness::ModelEndpoint;
+use crate::harness::run::Cap;
+use crate::harness::{ModelEndpoint, Terms};
 use crate::ids::RolloutId;
 use crate::store::{Finish, NewRollout, Reward, Rollout, Write};
 
@@ -57,13 +58,33 @@ impl SocketEndpoint {
 
 #[async_trait]
 impl ModelEndpoint for SocketEndpoint {
-    async fn open(&self, rollout: NewRollout, signature: &BTreeMap<String, String>, socket: &Path) -> anyhow::Result<()> {
+    async fn open(&self, rollout: NewRollout, terms: &Terms, socket: &Path) -> anyhow::Result<()> {
         let rollout = self.http.app.rollouts.create(rollout).await?;
-        self.http.app.rollouts.expect(rollout.id, signature);
+        self.http.app.rollouts.expect(rollout.id, &terms.signature);
         let guard =
             self.listen(rollout.id, socket).with_context(|| format!("making the rollout's socket {}", socket.display()))?;
         self.listening.lock().unwrap_or_else(PoisonError::into_inner).insert(rollout.id, guard);
         Ok(())
+    }
+
+    async fn capped(&self, _rollout: RolloutId) -> Cap {
+        std::future::pending().await
+    }
+
+    async fn paused(&self, _rollout: RolloutId, _now: bool) -> bool {
+        std::future::pending().await
+    }
+
+    fn turns(&self, _rollout: RolloutId) -> u64 {
+        0
+    }
+
+    async fn window(&self, _policy: Option<&str>) -> Option<u64> {
+        None
+    }
+
+    async fn seal(&self, rollout: RolloutId) {
+        drop(self.listening.lock().unwrap_or_else(PoisonError::into_inner).remove(&rollout));
     }
 
     async fn reward(&self, reward: Reward) -> anyhow::Result<()> {

@@ -325,6 +325,8 @@ fn conversation_rollout(conversation: &str, idempotency_key: String) -> NewRollo
         ttl_s: None,
         idempotency_key: Some(idempotency_key),
         conversation: Some(conversation.to_owned()),
+        index: None,
+        run: None,
     }
 }
 

@@ -135,6 +135,8 @@ mod tests {
             ttl_s: None,
             idempotency_key: None,
             conversation: None,
+            index: None,
+            run: None,
         };
         let user = json!({"role": "user", "content": "go"});
         let function = json!({"name": "fs__read", "arguments": "{\"path\": \"a\"}"});

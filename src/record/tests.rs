@@ -299,6 +299,8 @@ async fn real(dir: &std::path::Path) -> (Arc<dyn Store>, Recorder, RolloutId) {
         ttl_s: None,
         idempotency_key: None,
         conversation: None,
+        index: None,
+        run: None,
     };
     let id = rollout.id;
     recorder.write(Write::NewRollout(rollout.into())).await.unwrap();

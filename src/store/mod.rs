@@ -2,6 +2,7 @@
 //!
 //! All writing goes through one [`Writer`], which the recorder owns; reading goes through [`Store`] from anywhere.
 
+mod batch;
 mod blob;
 #[cfg(test)]
 mod blob_tests;
@@ -22,10 +23,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::call::{CallEnd, CallRecord, CallStart, ImageHash, RawKind, WeightVersion};
-use crate::ids::{CallId, ProcessId, RolloutId, RolloutKey};
+use crate::ids::{BatchId, CallId, ProcessId, RolloutId, RolloutKey};
 
+pub use batch::{Batch, BatchStatus, NewBatch};
 pub use config::{Durability, StoreConfig, default_path, folder};
-pub use rollout::{Finish, NewRollout, Outcome, Purpose, Reward, Rollout, RolloutFilter, RolloutStatus};
+pub use rollout::{Finish, NewRollout, Outcome, Purpose, Reward, Rollout, RolloutFilter, RolloutStatus, RunOf};
 pub use upkeep::{Checked, Fault, Prune, Pruned};
 
 /// Opens the store at `sqlite:PATH`, `sqlite://PATH` or a plain path; a missing file is created with its folder, an older
@@ -57,6 +59,10 @@ pub trait Store: Send + Sync {
     async fn rollout_by_conversation(&self, conversation: &str) -> Result<Option<Rollout>, StoreError>;
     /// One page, oldest first.
     async fn rollouts(&self, filter: &RolloutFilter) -> Result<Vec<Rollout>, StoreError>;
+
+    async fn batch(&self, id: BatchId) -> Result<Option<Batch>, StoreError>;
+    /// One page, oldest first, of those after `after`; all if `limit` is 0.
+    async fn batches(&self, after: Option<BatchId>, limit: u32) -> Result<Vec<Batch>, StoreError>;
 
     async fn call(&self, id: CallId) -> Result<Option<CallRecord>, StoreError>;
     /// All calls of a rollout, in the order in which they began.
@@ -108,6 +114,9 @@ pub enum Write {
         policy: String,
         version: WeightVersion,
     },
+    NewBatch(Box<NewBatch>),
+    /// What becomes of a batch; [`BatchStatus::Running`] is this process taking it over, which fails while another that lives has it.
+    BatchStatus(BatchId, BatchStatus),
     /// Nothing: who waits for it waits for all that was written before.
     Barrier,
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::call::Sampling;
-use crate::ids::{CallId, RolloutId, RolloutKey};
+use crate::ids::{BatchId, CallId, RolloutId, RolloutKey};
 
 /// A rollout to be kept.
 #[derive(Clone, Debug)]
@@ -27,6 +27,18 @@ pub struct NewRollout {
     pub idempotency_key: Option<String>,
     /// The harness's own conversation id, for rollouts that calls without a key open or join.
     pub conversation: Option<String>,
+    /// Its place among the rollouts of its group, from 0; the next free one if `None`. One that replaces another has the same.
+    pub index: Option<u32>,
+    /// What it was run for, if it was run: only the process that runs it can end it, so it ends with that process.
+    pub run: Option<RunOf>,
+}
+
+/// What a rollout that Gleaner runs itself was run for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunOf {
+    pub batch: BatchId,
+    /// Which try it is, from 1: a rollout that ended for no fault of harness or model is replaced by another.
+    pub attempt: u32,
 }
 
 /// A rollout as it stands.
@@ -51,6 +63,7 @@ pub struct Rollout {
     pub metadata: serde_json::Map<String, serde_json::Value>,
     pub ttl_s: Option<u64>,
     pub no_reward: bool,
+    pub run: Option<RunOf>,
     /// The rollout's rewards by name; the one that counts is named `reward`.
     pub rewards: BTreeMap<String, f64>,
     /// Rewards of single calls.
@@ -135,6 +148,7 @@ pub struct RolloutFilter {
     pub harness: Option<String>,
     pub outcome: Option<Outcome>,
     pub purpose: Option<Purpose>,
+    pub batch: Option<BatchId>,
     /// Only those after this one.
     pub after: Option<RolloutId>,
     /// At most so many; 0 means no limit.

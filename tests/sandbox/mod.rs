@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use gleaner::engine::{Docker, Engine, EngineConfig, ExecResult, ExecSpec, Limits, Mount, SandboxEnd, SandboxId, SandboxSpec};
+use gleaner::engine::{
+    Docker, Engine, EngineConfig, ExecResult, ExecSpec, Limits, Mount, Network, Powers, SandboxEnd, SandboxId, SandboxSpec,
+};
 use gleaner::harness::helper;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -52,7 +54,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        let limits = Limits { cpus: 1.0, memory_bytes: 512 << 20, pids: 128 };
+        let limits = Limits { cpus: 1.0, memory_bytes: 512 << 20, pids: 128, disk_bytes: None };
         Self { deadline: LONG, grace: Duration::from_secs(1), limits }
     }
 }
@@ -182,6 +184,8 @@ fn spec(harness: &[&str], options: &Options, [helper, sockets, payload]: [&Path;
         mounts: vec![mount(helper, HELPER), mount(sockets, "/run/gleaner"), mount(payload, "/opt/harness")],
         tmpfs: vec![("/tmp".into(), "exec,mode=1777".into()), ("/home/agent".into(), "uid=1000,gid=1000,exec".into())],
         limits: options.limits,
+        network: Network::None,
+        powers: Powers::None,
         labels: vec![("gleaner.rollout".into(), "test".into())],
     }
 }

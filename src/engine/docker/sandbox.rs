@@ -89,7 +89,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::engine::{Limits, Mount as SpecMount};
+    use crate::engine::{Limits, Mount as SpecMount, Network, Powers};
 
     #[test]
     fn a_sandbox_has_nothing_it_does_not_need() {
@@ -102,7 +102,9 @@ mod tests {
             user: "1000:1000".into(),
             mounts: vec![SpecMount { host: PathBuf::from("/a:b"), inside: "/opt/a".into(), read_only: true }],
             tmpfs: vec![("/tmp".into(), "exec,mode=1777".into())],
-            limits: Limits { cpus: 1.5, memory_bytes: 1 << 30, pids: 100 },
+            limits: Limits { cpus: 1.5, memory_bytes: 1 << 30, pids: 100, disk_bytes: None },
+            network: Network::None,
+            powers: Powers::None,
             labels: vec![("gleaner.rollout".into(), "r".into())],
         };
         let json = serde_json::to_value(body(&spec, "p")).unwrap();

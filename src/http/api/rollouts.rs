@@ -124,6 +124,8 @@ impl CreateRollout {
             ttl_s: self.ttl_s,
             idempotency_key,
             conversation: None,
+            index: None,
+            run: None,
         })
     }
 }
@@ -198,6 +200,7 @@ pub(super) async fn list(
         group_id: given(params.group_id),
         task_id: given(params.task_id),
         harness: given(params.harness),
+        batch: None,
         // One more than the page holds tells whether there is another page.
         limit: size + 1,
     };

@@ -38,9 +38,9 @@ use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
 use sqlx::{ConnectOptions, Connection};
 
-use super::{Checked, Prune, Pruned, Rollout, RolloutFilter, Store, StoreConfig, StoreError, Writer};
+use super::{Batch, Checked, Prune, Pruned, Rollout, RolloutFilter, Store, StoreConfig, StoreError, Writer};
 use crate::call::{CallRecord, ImageHash, RawKind, WeightVersion};
-use crate::ids::{CallId, ProcessId, RolloutId, RolloutKey};
+use crate::ids::{BatchId, CallId, ProcessId, RolloutId, RolloutKey};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
 
@@ -182,6 +182,14 @@ impl Store for SqliteStore {
 
     async fn rollouts(&self, filter: &RolloutFilter) -> Result<Vec<Rollout>, StoreError> {
         self.read_rollouts(rollout::filtered(filter)).await
+    }
+
+    async fn batch(&self, id: BatchId) -> Result<Option<Batch>, StoreError> {
+        Err(StoreError::Other(format!("batch {id}: not yet")))
+    }
+
+    async fn batches(&self, _after: Option<BatchId>, _limit: u32) -> Result<Vec<Batch>, StoreError> {
+        Err(StoreError::Other("batches: not yet".to_owned()))
     }
 
     async fn call(&self, id: CallId) -> Result<Option<CallRecord>, StoreError> {

@@ -133,6 +133,7 @@ fn rollout(row: &SqliteRow) -> Result<(i64, Rollout), sqlx::Error> {
         metadata: json(row, "metadata")?.unwrap_or_default(),
         ttl_s: count("ttl_s")?.map(i64::cast_unsigned),
         no_reward: row.try_get::<i64, _>("no_reward")? != 0,
+        run: None,
         rewards: BTreeMap::default(),
         call_rewards: Vec::new(),
         calls: 0,

@@ -47,6 +47,8 @@ fn new_rollout(group: Option<&str>) -> NewRollout {
         ttl_s: Some(60),
         idempotency_key: None,
         conversation: None,
+        index: None,
+        run: None,
     }
 }
 

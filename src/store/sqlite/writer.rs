@@ -162,7 +162,7 @@ impl SqliteWriter {
             Ready::Other(Write::Reward(reward)) => insert::reward(&self.db, reward),
             Ready::Other(Write::Finish(finish)) => insert::finish(&self.db, finish),
             Ready::Other(Write::PolicyVersion { policy, version }) => self.version(policy, version),
-            Ready::Other(Write::Barrier) => Ok(()),
+            Ready::Other(Write::NewBatch(_) | Write::BatchStatus(..) | Write::Barrier) => Ok(()),
             Ready::Other(Write::CallStart(_) | Write::CallEnd(_)) => Err(Fault::Unknown("a call that was not packed".into())),
         }
     }

@@ -1,0 +1,92 @@
+//! Keeps what a rollout leaves: what it printed, its result, its patch, the files that its task names.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::{Driver, Outcome, READY};
+use crate::engine::{ExecResult, ExecSpec, SandboxId};
+use crate::harness::artifacts::tail;
+use crate::harness::run::Event;
+use crate::harness::spec::ResultForm;
+use crate::harness::{outcome, output};
+
+impl Driver<'_> {
+    pub(super) async fn read(&mut self) -> Outcome<Event> {
+        let (stdout, stderr) = self.keep_output().await;
+        let spec = &self.prepared.order.spec.outcome;
+        let result = match &self.launch.result {
+            None if spec.form == ResultForm::Text => outcome::printed(&stdout, &stderr, self.exit).into(),
+            None => stdout,
+            Some(path) => {
+                let limit = self.stage.config.result_limit_bytes;
+                let command = vec![self.helper.clone(), "cat".to_owned(), path.clone(), limit.to_string()];
+                let result = self.execute(&ExecSpec { output_limit: limit, ..self.exec(command, READY) }).await?;
+                let name = Path::new(path).file_name().map_or("result".into(), |name| name.to_string_lossy());
+                if result.exit_code == 0 {
+                    self.artifacts.keep(&format!("result-{name}"), &result.stdout);
+                } else {
+                    self.artifacts.note("result", json!(format!("{path}: {}", unread(&result))));
+                }
+                result.stdout
+            }
+        };
+        let reading = outcome::read(spec, &result).or_else(|| outcome::read_exit(spec, self.exit?));
+        if let Some(reading) = &reading {
+            self.artifacts.note("means", json!(reading.meaning));
+            self.artifacts.note("detail", Value::Object(reading.detail.clone()));
+        }
+        Ok(Event::Read(reading.map(|reading| reading.meaning)))
+    }
+
+    /// Keeps what the harness printed, and gives it: standard output, standard error.
+    pub(super) async fn keep_output(&mut self) -> (Bytes, Bytes) {
+        let Some(sandbox) = &self.sandbox else { return Default::default() };
+        match output::read(self.stage.engine, sandbox, self.control.as_mut()).await {
+            Ok(output) => {
+                self.artifacts.keep("stdout.log", &output.stdout);
+                self.artifacts.keep("stderr.log", &output.stderr);
+                let last = tail(if output.stderr.is_empty() { &output.stdout } else { &output.stderr });
+                self.artifacts.note("last_lines", json!(last));
+                if !output.whole {
+                    self.artifacts.note("output", "its end may be missing");
+                }
+                (output.stdout, output.stderr)
+            }
+            Err(error) => {
+                self.artifacts.note("output", json!(format!("could not be read: {error}")));
+                Default::default()
+            }
+        }
+    }
+
+    /// Whether memory ran out: only an ended sandbox can tell, and it ends a moment after nobody listens.
+    pub(super) async fn note_memory(&mut self, sandbox: &SandboxId) {
+        for _ in 0..20 {
+            match self.stage.engine.ended(sandbox).await {
+                Ok(Some(end)) => {
+                    self.artifacts.note("out_of_memory", json!(end.out_of_memory));
+                    return;
+                }
+                Ok(None) => tokio::time::sleep(Duration::from_millis(50)).await,
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Keeps what the harness made.
+    pub(super) async fn keep(&mut self) -> Outcome<Event> {
+        self.stage.endpoint.seal(self.new.id).await;
+        Ok(Event::Done)
+    }
+}
+
+fn unread(result: &ExecResult) -> String {
+    match result.exit_code {
+        3 => "is missing".to_owned(),
+        4 => "is not a regular file".to_owned(),
+        code => format!("could not be read (exit code {code}): {}", tail(&result.stderr)),
+    }
+}

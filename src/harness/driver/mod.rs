@@ -1,0 +1,327 @@
+//! Carries out one rollout: does on the engine what [`super::run`] says, and tells it what came of it.
+
+mod keep;
+mod prepare;
+mod verify;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::artifacts::{Artifacts, tail};
+use super::control::{Control, ControlListener};
+use super::endpoint::Terms;
+use super::payload::PAYLOAD;
+use super::run::{Action, Event, Exit, Rewards, Run, Verdict};
+use super::sockets::{self, SocketFolder};
+use super::task::User;
+use super::template::{Launch, Variables};
+use super::{Order, Progress, Report, Stage};
+use crate::engine::{ExecResult, ExecSpec, ImageFacts, Limits, Places, SandboxId};
+use crate::ids::{RolloutId, RolloutKey};
+use crate::store::{Finish, NewRollout, Purpose, Reward, Rollout, RunOf};
+use crate::telemetry::now_ms;
+
+/// Where our own helper is in a sandbox.
+const INIT: &str = "/opt/gleaner/init";
+/// Where the rollout's sockets are in a sandbox.
+const SOCKETS: &str = "/run/gleaner";
+/// Between asking a harness to end at its deadline, and ending it.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long a sandbox may take to be ready, and our helper's commands to run, on a loaded machine.
+const READY: Duration = Duration::from_mins(2);
+
+/// What a rollout has from its order, made once for all its samples.
+pub(super) struct Prepared<'a> {
+    pub order: &'a Order,
+    pub image: String,
+    pub facts: ImageFacts,
+    pub payload: PathBuf,
+    pub helper: PathBuf,
+    /// The group of its rollouts, and how many they are.
+    pub group: Option<(String, u32)>,
+    pub timeout: Duration,
+    pub limits: Limits,
+}
+
+/// Which of its order's rollouts one is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    pub index: u32,
+    pub run: RunOf,
+}
+
+/// A rollout while it runs.
+pub(super) struct Driver<'a> {
+    stage: &'a Stage<'a>,
+    prepared: &'a Prepared<'a>,
+    new: NewRollout,
+    launch: Launch,
+    places: Places,
+    workdir: String,
+    user: User,
+    /// Where our helper, the payload and the sockets are, as seen from inside.
+    helper: String,
+    payload: String,
+    sockets_inside: String,
+    sockets: SocketFolder,
+    sandbox: Option<SandboxId>,
+    listener: Option<ControlListener>,
+    control: Option<Control>,
+    exit: Option<Exit>,
+    opened: bool,
+    artifacts: Artifacts,
+}
+
+type Outcome<T> = anyhow::Result<T>;
+
+impl<'a> Driver<'a> {
+    /// A rollout that has not begun.
+    ///
+    /// # Errors
+    /// If the harness's templates don't fit, or its places can't be made.
+    pub async fn new(stage: &'a Stage<'a>, prepared: &'a Prepared<'a>, slot: Slot) -> Outcome<Self> {
+        let order = prepared.order;
+        let task = &order.task;
+        let (id, key) = (RolloutId::generate(), RolloutKey::generate());
+        let places = stage.engine.places(&name(id)).await?;
+        let sockets = SocketFolder::make(id)?;
+        let workdir = task.workdir.clone().or_else(|| prepared.facts.workdir.clone().filter(|folder| folder.len() > 1));
+        let workdir = workdir.unwrap_or_else(|| places.workdir.clone());
+        let user = task.user.unwrap_or(User { uid: places.user.0, gid: places.user.1 });
+        let payload = stage.engine.inside(&prepared.payload, PAYLOAD);
+        let variables = Variables {
+            root_url: &format!("http://{}", places.listen),
+            key: key.expose(),
+            prompt: &task.prompt,
+            home: &places.home,
+            workdir: &workdir,
+            payload: &payload,
+            timeout_s: prepared.timeout.as_secs(),
+        };
+        let launch = Launch::fill(&order.harness, &order.spec, &variables)?;
+        let by_group = if prepared.group.is_some() { Purpose::Train } else { Purpose::Record };
+        let new = NewRollout {
+            id,
+            key,
+            created_at: now_ms(),
+            purpose: order.purpose.unwrap_or(by_group),
+            task_id: Some(task.id.clone()),
+            group_id: prepared.group.as_ref().map(|(id, _)| id.clone()),
+            group_size: prepared.group.as_ref().map(|(_, size)| *size),
+            harness: Some(order.spec.name.clone()),
+            policy: order.policy.clone(),
+            sampling: crate::call::Sampling::default(),
+            metadata: task.metadata.clone(),
+            ttl_s: None,
+            idempotency_key: None,
+            conversation: None,
+            index: Some(slot.index),
+            run: Some(slot.run),
+        };
+        let mut artifacts = Artifacts::new(&stage.artifacts, id, stage.config.log_limit_bytes);
+        artifacts.note("harness_version", order.spec.version.clone());
+        artifacts.note("variant", order.variant.clone());
+        artifacts.note("wire", order.spec.wire.clone());
+        artifacts.note("image", prepared.image.clone());
+        artifacts.note("image_id", prepared.facts.id.clone());
+        artifacts.note("timeout_s", prepared.timeout.as_secs());
+        Ok(Self {
+            stage,
+            prepared,
+            new,
+            launch,
+            places,
+            workdir,
+            user,
+            helper: stage.engine.inside(&prepared.helper, INIT),
+            payload,
+            sockets_inside: stage.engine.inside(sockets.path(), SOCKETS),
+            sockets,
+            sandbox: None,
+            listener: None,
+            control: None,
+            exit: None,
+            opened: false,
+            artifacts,
+        })
+    }
+
+    /// Runs it to its end. Whatever happens, its sandbox is removed and its record closed.
+    ///
+    /// # Errors
+    /// If its record could not be closed.
+    pub async fn run(mut self) -> Outcome<Report> {
+        let (mut run, mut action) = Run::new(self.prepared.order.task.verifier.is_some());
+        loop {
+            if let Action::Finish(verdict) = action {
+                return self.finish(verdict).await;
+            }
+            (self.stage.progress)(Progress::Step { rollout: self.new.id, doing: doing(&action) });
+            let cancel = self.stage.cancel.clone();
+            let doing = self.carry_out(&action);
+            // What makes something is short and is waited for: broken off, it could leave behind what nobody knows of.
+            let done = if matches!(action, Action::Open | Action::Create) {
+                Some(doing.await)
+            } else {
+                cancel.run_until_cancelled(doing).await
+            };
+            let event = match done {
+                _ if cancel.is_cancelled() => Event::Cancelled,
+                Some(done) => done.unwrap_or_else(|error| Event::Failed(format!("{error:#}"))),
+                None => Event::Cancelled,
+            };
+            action = run.step(event);
+        }
+    }
+
+    async fn carry_out(&mut self, action: &Action) -> Outcome<Event> {
+        match action {
+            Action::Open => self.open().await,
+            Action::Create => self.create().await,
+            Action::Start => self.start().await,
+            Action::Await => self.wait().await,
+            Action::Read => self.read().await,
+            Action::Keep => self.keep().await,
+            Action::Verify => self.verify().await,
+            Action::Finish(_) => Ok(Event::Failed("gleaner's own fault: an end that was not taken".to_owned())),
+        }
+    }
+
+    async fn open(&mut self) -> Outcome<Event> {
+        let terms = Terms { signature: self.prepared.order.spec.signature.clone(), ..Terms::default() };
+        self.stage.endpoint.open(self.new.clone(), &terms, &self.sockets.path().join(sockets::MODEL)).await?;
+        self.opened = true;
+        self.listener = Some(ControlListener::bind(&self.sockets.path().join(sockets::CONTROL))?);
+        Ok(Event::Done)
+    }
+
+    async fn wait(&mut self) -> Outcome<Event> {
+        let Some(control) = &mut self.control else { anyhow::bail!("there is no line to the sandbox's init") };
+        control.go().await?;
+        // The init keeps the deadline; this is for one that can't.
+        let backstop = self.prepared.timeout + GRACE + READY;
+        match tokio::time::timeout(backstop, control.exited()).await {
+            Ok(Ok(exit)) => {
+                self.artifacts.note("exit", json!(exit));
+                self.exit = Some(exit);
+                Ok(Event::Exited(exit))
+            }
+            Ok(Err(error)) => {
+                self.keep_output().await;
+                Err(anyhow::Error::from(error).context("the sandbox died while the harness ran"))
+            }
+            Err(_) => anyhow::bail!("the sandbox's init did not end the harness at its deadline"),
+        }
+    }
+
+    /// Clears away and closes the record. Not cancelled: it is what cancelling does.
+    async fn finish(mut self, verdict: Verdict) -> Outcome<Report> {
+        (self.stage.progress)(Progress::Step { rollout: self.new.id, doing: "clearing away" });
+        // The sandbox ends by itself once nobody listens.
+        self.control = None;
+        if let Some(sandbox) = self.sandbox.take() {
+            if verdict.error.is_some() {
+                self.note_memory(&sandbox).await;
+            }
+            if let Err(error) = self.stage.engine.remove(&sandbox).await {
+                tracing::error!(rollout.id = %self.new.id, %error, "could not remove a sandbox");
+            }
+        }
+        if let Some(error) = &verdict.error {
+            self.artifacts.note("error", json!(error));
+        }
+        let evidence = self.artifacts.evidence();
+        let rollout = self.close(&verdict, evidence).await?;
+        let drift = self.stage.endpoint.drift(self.new.id).await.unwrap_or_else(|error| {
+            tracing::warn!(rollout.id = %self.new.id, %error, "could not count drift");
+            0
+        });
+        let report = Report {
+            id: self.new.id,
+            harness: self.prepared.order.spec.name.clone(),
+            task_id: self.prepared.order.task.id.clone(),
+            outcome: verdict.outcome,
+            reward: verdict.rewards.as_ref().map(|rewards| rewards.reward),
+            group: self.new.group_id.clone(),
+            index: self.new.index.unwrap_or_default(),
+            ms: u64::try_from(now_ms().saturating_sub(self.new.created_at)).unwrap_or_default(),
+            calls: rollout.calls,
+            tokens: rollout.tokens,
+            drift,
+            error: verdict.error,
+            artifacts: self.artifacts.folder,
+        };
+        (self.stage.progress)(Progress::Ended(report.clone()));
+        Ok(report)
+    }
+
+    async fn close(&self, verdict: &Verdict, evidence: Value) -> Outcome<Rollout> {
+        if !self.opened {
+            anyhow::bail!("beginning a rollout: {}", verdict.error.as_deref().unwrap_or("cancelled"));
+        }
+        for (name, value) in verdict.rewards.iter().flat_map(all) {
+            let reward = Reward { rollout_id: self.new.id, call_id: None, name: name.to_owned(), value };
+            self.stage.endpoint.reward(reward).await?;
+        }
+        let finish = Finish {
+            rollout_id: self.new.id,
+            at: now_ms(),
+            outcome: verdict.outcome,
+            // Its group must not wait for a reward that nobody will give.
+            no_reward: verdict.rewards.is_none(),
+            evidence: Some(evidence),
+        };
+        self.stage.endpoint.close(finish).await
+    }
+
+    fn exec(&self, command: Vec<String>, timeout: Duration) -> ExecSpec {
+        ExecSpec {
+            command,
+            env: Vec::new(),
+            workdir: None,
+            user: None,
+            privileged: false,
+            stdin: Bytes::new(),
+            timeout,
+            output_limit: self.stage.config.log_limit_bytes,
+        }
+    }
+
+    async fn execute(&self, spec: &ExecSpec) -> Outcome<ExecResult> {
+        let Some(sandbox) = &self.sandbox else { anyhow::bail!("there is no sandbox") };
+        Ok(self.stage.engine.exec(sandbox, spec).await?)
+    }
+}
+
+/// The sandbox's name for people.
+fn name(rollout: RolloutId) -> String {
+    format!("gleaner-{rollout}")
+}
+
+/// All rewards by name, the one that counts last.
+fn all(rewards: &Rewards) -> impl Iterator<Item = (&str, f64)> {
+    let named = rewards.named.iter().map(|(name, value)| (name.as_str(), *value));
+    named.filter(|(name, _)| *name != Rollout::REWARD).chain([(Rollout::REWARD, rewards.reward)])
+}
+
+fn doing(action: &Action) -> &'static str {
+    match action {
+        Action::Open => "opening",
+        Action::Create => "making the sandbox",
+        Action::Start => "starting the sandbox",
+        Action::Await => "the harness runs",
+        Action::Read => "reading its result",
+        Action::Keep => "keeping what it made",
+        Action::Verify => "verifying",
+        Action::Finish(_) => "clearing away",
+    }
+}
+
+/// What a command said. An engine that can't start one says so on its standard output.
+fn said(result: &ExecResult) -> String {
+    let said = [tail(&result.stderr), tail(&result.stdout)].join(" ");
+    format!("exit code {}: {}", result.exit_code, said.trim())
+}

@@ -1,0 +1,130 @@
+//! Makes a rollout's sandbox ready, up to the point where the harness can go.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{Driver, GRACE, Outcome, READY, name, said};
+use crate::engine::{ExecSpec, Mount, Network, Powers, SandboxId, SandboxSpec};
+use crate::harness::artifacts::tail;
+use crate::harness::run::Event;
+use crate::harness::sockets;
+use crate::harness::task::User;
+
+impl Driver<'_> {
+    pub(super) async fn create(&mut self) -> Outcome<Event> {
+        let spec = self.sandbox_spec();
+        let sandbox = self.stage.engine.create(&spec).await?;
+        self.sandbox = Some(sandbox.clone());
+        let task = &self.prepared.order.task;
+        if !task.files.is_empty() {
+            self.stage.engine.copy_in(&sandbox, &self.workdir, Bytes::from(task.archive(self.user)?)).await?;
+        }
+        Ok(Event::Done)
+    }
+
+    fn sandbox_spec(&self) -> SandboxSpec {
+        let inside = |socket: &str| format!("{}/{socket}", self.sockets_inside);
+        let deadline = self.prepared.timeout.as_millis().to_string();
+        let grace = GRACE.as_millis().to_string();
+        let (control, model) = (inside(sockets::CONTROL), inside(sockets::MODEL));
+        let init = [&self.helper, "run", "--control", &control, "--listen", &self.places.bind, "--socket", &model];
+        let times = ["--deadline-ms", &deadline, "--grace-ms", &grace];
+        let stdin_path = self.stdin_path();
+        let stdin = self.launch.stdin.as_ref().map(|_| ["--stdin", &stdin_path]);
+        let init = init.into_iter().chain(times).chain(stdin.into_iter().flatten()).chain(["--"]);
+        let command = init.map(str::to_owned).chain(self.launch.command.iter().cloned()).collect();
+        let mut env = self.launch.env.clone();
+        env.push(("HOME".to_owned(), self.places.home.clone()));
+        let mount = |host: &Path, inside: &str| Mount { host: host.to_owned(), inside: inside.to_owned(), read_only: true };
+        let User { uid, gid } = self.user;
+        SandboxSpec {
+            name: name(self.new.id),
+            image: self.prepared.image.clone(),
+            command,
+            env,
+            workdir: self.workdir.clone(),
+            user: format!("{uid}:{gid}"),
+            mounts: vec![
+                mount(&self.prepared.payload, &self.payload),
+                mount(&self.prepared.helper, &self.helper),
+                mount(self.sockets.path(), &self.sockets_inside),
+            ],
+            tmpfs: vec![
+                (self.places.temp.clone(), "exec,mode=1777".to_owned()),
+                (self.places.home.clone(), format!("exec,mode=0755,uid={uid},gid={gid}")),
+            ],
+            limits: self.prepared.limits,
+            network: Network::None,
+            powers: Powers::None,
+            labels: vec![("gleaner.rollout".to_owned(), self.new.id.to_string())],
+        }
+    }
+
+    /// Where the harness's standard input lies until it starts.
+    fn stdin_path(&self) -> String {
+        format!("{}/gleaner-stdin", self.places.temp)
+    }
+
+    pub(super) async fn start(&mut self) -> Outcome<Event> {
+        let (Some(sandbox), Some(listener)) = (self.sandbox.clone(), self.listener.take()) else {
+            anyhow::bail!("there is no sandbox to start");
+        };
+        self.stage.engine.start(&sandbox).await?;
+        let ready = async { Ok(listener.ready().await?) };
+        let control = tokio::select! {
+            ready = ready => ready,
+            why = self.ended_early(&sandbox) => Err(why),
+            () = tokio::time::sleep(READY) => Err(anyhow::anyhow!("the sandbox was not ready within {READY:?}")),
+        };
+        self.control = Some(control?);
+        self.own_workdir().await?;
+        for file in &self.launch.files {
+            self.write(&file.path, &file.mode, &file.content).await?;
+        }
+        if let Some(stdin) = &self.launch.stdin {
+            self.write(&self.stdin_path(), "600", stdin).await?;
+        }
+        Ok(Event::Done)
+    }
+
+    async fn write(&self, path: &str, mode: &str, content: &str) -> Outcome<()> {
+        let (uid, gid) = (self.user.uid.to_string(), self.user.gid.to_string());
+        let command = [&self.helper, "write", path, mode, &uid, &gid].map(str::to_owned).to_vec();
+        let stdin = Bytes::from(content.to_owned());
+        let result = self.execute(&ExecSpec { stdin, ..self.exec(command, READY) }).await?;
+        if result.exit_code != 0 {
+            anyhow::bail!("writing {path} in the sandbox: {}", said(&result));
+        }
+        Ok(())
+    }
+
+    /// Gives the working folder, with all that the image has there, to the harness's user.
+    async fn own_workdir(&self) -> Outcome<()> {
+        let (uid, gid) = (self.user.uid.to_string(), self.user.gid.to_string());
+        let command = [&self.helper, "own", &uid, &gid, &self.workdir].map(str::to_owned).to_vec();
+        // As root, for our helper only: the harness has not begun, so nothing else is there yet.
+        let spec = ExecSpec { user: Some("0:0".to_owned()), privileged: true, ..self.exec(command, READY) };
+        let result = self.execute(&spec).await?;
+        if result.exit_code != 0 {
+            anyhow::bail!("giving the working folder {} to the harness: {}", self.workdir, said(&result));
+        }
+        Ok(())
+    }
+
+    /// Waits for a sandbox that ends before its init has spoken, and says how.
+    async fn ended_early(&self, sandbox: &SandboxId) -> anyhow::Error {
+        loop {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            match self.stage.engine.ended(sandbox).await {
+                Ok(None) => {}
+                Ok(Some(end)) => {
+                    let logs = self.stage.engine.logs(sandbox).await.map(|(_, stderr)| tail(&stderr)).unwrap_or_default();
+                    return anyhow::anyhow!("the sandbox ended with exit code {} before it was ready: {logs}", end.exit_code);
+                }
+                Err(error) => return error.into(),
+            }
+        }
+    }
+}
