@@ -9,6 +9,7 @@ mod control;
 mod driver;
 mod endpoint;
 pub mod helper;
+mod isolation;
 mod outcome;
 mod output;
 mod payload;
@@ -25,7 +26,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::{Engine, EngineError, Limits};
+use crate::engine::{Engine, EngineError, ImageFacts, Limits};
 use crate::ids::{BatchId, RolloutId};
 use crate::store::{Outcome, Purpose, RunOf};
 use driver::{Driver, Prepared, Slot};
@@ -35,6 +36,7 @@ pub use catalog::{Catalog, Harness};
 pub use choice::Choice;
 pub use config::RolloutConfig;
 pub use endpoint::{ModelEndpoint, Terms};
+pub use isolation::Leaks;
 pub use outcome::matches_pattern;
 pub use payload::{Builder, PAYLOAD, PayloadError};
 pub use plan::{HarnessChoice, Plan, Tasks};
@@ -142,6 +144,10 @@ pub async fn run_all(stage: &Stage<'_>, orders: &[Order]) -> anyhow::Result<Vec<
     }
     let helper = helper::install(&stage.cache)?;
     let mut prepared = Vec::with_capacity(orders.len());
+    if let Some(first) = orders.first() {
+        let image = first.image_or(&stage.image);
+        isolation::ensure(stage, &helper, image, &facts(stage, image).await?).await?;
+    }
     for order in orders {
         prepared.push(prepare(stage, order, helper.clone()).await?);
     }
@@ -171,7 +177,7 @@ pub async fn run_all(stage: &Stage<'_>, orders: &[Order]) -> anyhow::Result<Vec<
 
 async fn prepare<'a>(stage: &Stage<'_>, order: &'a Order, helper: PathBuf) -> anyhow::Result<Prepared<'a>> {
     let image = order.image_or(&stage.image).to_owned();
-    let facts = stage.engine.image(&image).await?.ok_or_else(|| EngineError::NoImage(image.clone()))?;
+    let facts = facts(stage, &image).await?;
     let name = order.spec.name.clone();
     let tell = |line: &str| (stage.progress)(Progress::Building { harness: name.clone(), line: line.to_owned() });
     let builder = Builder { cache: &stage.cache, image: &stage.image, progress: &tell, cancel: &stage.cancel };
@@ -180,6 +186,10 @@ async fn prepare<'a>(stage: &Stage<'_>, order: &'a Order, helper: PathBuf) -> an
     let timeout = order.timeout.or(by_task).unwrap_or(Duration::from_secs(stage.config.timeout_s));
     let group = (order.samples > 1).then(|| (RolloutId::generate().to_string(), order.samples));
     Ok(Prepared { order, image, facts, payload, helper, group, timeout, limits: limits(stage.limits, &order.task.needs) })
+}
+
+async fn facts(stage: &Stage<'_>, image: &str) -> Result<ImageFacts, EngineError> {
+    stage.engine.image(image).await?.ok_or_else(|| EngineError::NoImage(image.to_owned()))
 }
 
 /// What a sandbox may use: as its task says, else as the config does.

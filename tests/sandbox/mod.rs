@@ -50,12 +50,27 @@ pub struct Options {
     pub deadline: Duration,
     pub grace: Duration,
     pub limits: Limits,
+    pub image: String,
+    pub workdir: String,
+    pub own_workdir: bool,
+    pub user: String,
+    pub env: Vec<(String, String)>,
+    pub network: Network,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        let limits = Limits { cpus: 1.0, memory_bytes: 512 << 20, pids: 128, disk_bytes: None };
-        Self { deadline: LONG, grace: Duration::from_secs(1), limits }
+        Self {
+            deadline: LONG,
+            grace: Duration::from_secs(1),
+            limits: Limits { cpus: 1.0, memory_bytes: 512 << 20, pids: 128, disk_bytes: Some(32 << 20) },
+            image: image(),
+            workdir: "/work".into(),
+            own_workdir: true,
+            user: "1000:1000".into(),
+            env: Vec::new(),
+            network: Network::None,
+        }
     }
 }
 
@@ -112,6 +127,13 @@ impl Sandbox {
 
     pub async fn say(&mut self, line: &str) {
         self.control.write_all(format!("{line}\n").as_bytes()).await.unwrap();
+    }
+
+    /// Has the init write a file.
+    pub async fn write(&mut self, path: &str, mode: &str, content: &[u8]) {
+        self.say(&format!("write {mode} {} {path}", content.len())).await;
+        self.control.write_all(content).await.unwrap();
+        assert_eq!(self.line().await.as_deref(), Some("wrote"));
     }
 
     /// One more socket in the sandbox's `/run/gleaner`.
@@ -176,15 +198,16 @@ fn spec(harness: &[&str], options: &Options, [helper, sockets, payload]: [&Path;
     let mount = |host: &Path, inside: &str| Mount { host: host.to_owned(), inside: inside.into(), read_only: true };
     SandboxSpec {
         name: format!("gleaner-test-{}", uuid::Uuid::new_v4().simple()),
-        image: image(),
+        image: options.image.clone(),
         command,
-        env: vec![("HOME".into(), "/home/agent".into())],
-        workdir: "/work".into(),
-        user: "1000:1000".into(),
+        env: [("HOME".into(), "/home/agent".into())].into_iter().chain(options.env.iter().cloned()).collect(),
+        workdir: options.workdir.clone(),
+        own_workdir: options.own_workdir,
+        user: options.user.clone(),
         mounts: vec![mount(helper, HELPER), mount(sockets, "/run/gleaner"), mount(payload, "/opt/harness")],
-        tmpfs: vec![("/tmp".into(), "exec,mode=1777".into()), ("/home/agent".into(), "uid=1000,gid=1000,exec".into())],
+        tmpfs: vec![("/tmp".into(), "exec,mode=1777,size=256m".into()), ("/home/agent".into(), "uid=1000,gid=1000,exec".into())],
         limits: options.limits,
-        network: Network::None,
+        network: options.network,
         powers: Powers::None,
         labels: vec![("gleaner.rollout".into(), "test".into())],
     }
@@ -201,9 +224,29 @@ pub fn exec_spec(command: &[&str]) -> ExecSpec {
         env: Vec::new(),
         workdir: None,
         user: None,
-        privileged: false,
         stdin: Bytes::new(),
         timeout: LONG,
         output_limit: 1 << 20,
+    }
+}
+
+/// An image of the tests' own, made of [`image`].
+pub struct Image(pub String);
+
+impl Image {
+    pub async fn build(engine: &Docker, steps: &str) -> Self {
+        let name = format!("gleaner-test:{}", uuid::Uuid::new_v4().simple());
+        let dockerfile = format!("FROM {}\n{steps}\n", image());
+        let mut builder = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_size(dockerfile.len() as u64);
+        header.set_mode(0o644);
+        builder.append_data(&mut header, "Dockerfile", dockerfile.as_bytes()).unwrap();
+        engine.build(&name, builder.into_inner().unwrap().into(), &|_| {}).await.expect("the image can be built");
+        Self(name)
+    }
+
+    pub async fn remove(self, engine: &Docker) {
+        engine.remove_image(&self.0).await.expect("the image can be removed");
     }
 }

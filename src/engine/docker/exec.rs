@@ -41,7 +41,7 @@ pub(super) async fn exec(api: &bollard::Docker, sandbox: &SandboxId, spec: &Exec
 
 /// Gives a command its input and takes its output, both at once: one that prints before it has read everything would wait
 /// for ever otherwise. One that reads nothing closes its end, which is no failure.
-pub(super) async fn converse<I: AsyncWrite + Unpin>(
+async fn converse<I: AsyncWrite + Unpin>(
     lines: &mut (impl Stream<Item = Result<LogOutput, Error>> + Unpin),
     input: &mut I,
     stdin: &[u8],
@@ -74,7 +74,7 @@ fn options(spec: &ExecSpec) -> CreateExecOptions<String> {
         detach_keys: None,
         env: Some(spec.env.iter().map(|(name, value)| format!("{name}={value}")).collect()),
         cmd: Some(spec.command.clone()),
-        privileged: Some(spec.privileged),
+        privileged: Some(false),
         user: spec.user.clone(),
         working_dir: spec.workdir.clone(),
     }
@@ -101,14 +101,14 @@ pub(super) fn sort(piece: LogOutput, mut take: impl FnMut(bool, &[u8])) {
 }
 
 /// Bounded output. What was dropped is said at the end of standard error, so that standard output stays a true prefix.
-pub(super) struct Output {
+struct Output {
     limit: usize,
     kept: [BytesMut; 2],
     dropped: [usize; 2],
 }
 
 impl Output {
-    pub(super) fn new(limit: usize) -> Self {
+    fn new(limit: usize) -> Self {
         Self { limit, kept: [BytesMut::new(), BytesMut::new()], dropped: [0, 0] }
     }
 
@@ -120,7 +120,7 @@ impl Output {
         self.dropped[at] += bytes.len() - taken;
     }
 
-    pub(super) fn finish(self) -> (Bytes, Bytes) {
+    fn finish(self) -> (Bytes, Bytes) {
         let [stdout, mut stderr] = self.kept;
         for (name, dropped) in [("standard output", self.dropped[0]), ("standard error", self.dropped[1])] {
             if dropped > 0 {

@@ -2,6 +2,7 @@
 
 mod keep;
 mod prepare;
+mod probe;
 mod verify;
 
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::artifacts::{Artifacts, tail};
+use super::artifacts::Artifacts;
 use super::control::{Control, ControlListener};
 use super::endpoint::Terms;
 use super::payload::PAYLOAD;
@@ -283,7 +284,6 @@ impl<'a> Driver<'a> {
             env: Vec::new(),
             workdir: None,
             user: None,
-            privileged: false,
             stdin: Bytes::new(),
             timeout,
             output_limit: self.stage.config.log_limit_bytes,
@@ -318,10 +318,4 @@ fn doing(action: &Action) -> &'static str {
         Action::Verify => "verifying",
         Action::Finish(_) => "clearing away",
     }
-}
-
-/// What a command said. An engine that can't start one says so on its standard output.
-fn said(result: &ExecResult) -> String {
-    let said = [tail(&result.stderr), tail(&result.stdout)].join(" ");
-    format!("exit code {}: {}", result.exit_code, said.trim())
 }
