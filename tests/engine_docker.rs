@@ -323,10 +323,10 @@ async fn images_are_built() {
     let told = std::sync::Mutex::new(Vec::new());
     let tell = |line: &str| told.lock().unwrap().push(line.to_owned());
     let name = format!("gleaner-test:{}", uuid::Uuid::new_v4().simple());
-    let dockerfile = format!("FROM {}\nCOPY seed /seed\nRUN cat /seed && echo more >&2\nWORKDIR /there", sandbox::image());
+    let dockerfile = format!("FROM {}\nCOPY seed /seed\nRUN cat /seed && echo {name} >&2\nWORKDIR /there", sandbox::image());
     engine.build(&name, tar(&[("Dockerfile", &dockerfile), ("seed", "from the folder\n")]), &tell).await.unwrap();
     let told = told.into_inner().unwrap();
-    assert!(["from the folder", "more"].iter().all(|line| told.iter().any(|said| said == line)), "{told:?}");
+    assert!(["from the folder", &name].iter().all(|line| told.iter().any(|said| said == line)), "{told:?}");
     assert_eq!(engine.image(&name).await.unwrap().unwrap().workdir.as_deref(), Some("/there"));
     engine.sweep().await.unwrap();
     assert!(engine.image(&name).await.unwrap().is_some(), "a built image has no owner that could die");
@@ -334,13 +334,13 @@ async fn images_are_built() {
     engine.remove_image(&name).await.expect("removing twice is fine");
     assert!(engine.image(&name).await.unwrap().is_none());
 
-    let dockerfile = format!("FROM {}\nRUN echo before\nRUN seq 100; echo it broke >&2; exit 3", sandbox::image());
+    let dockerfile = format!("FROM {}\nRUN echo {name}\nRUN seq 100; echo it broke >&2; exit 3", sandbox::image());
     let error = engine.build(&name, tar(&[("Dockerfile", &dockerfile)]), &|_| {}).await.unwrap_err().to_string();
-    assert!(error.starts_with(&format!("build image {name}: Step 3/3 : RUN seq 100")), "{error}");
+    assert!(error.starts_with(&format!("build image {name}: Step 3/4 : RUN seq 100")), "{error}");
     assert!(error.contains("returned a non-zero code: 3; its last lines:\n") && error.contains("\n100\nit broke"), "{error}");
     assert!(!error.contains("\n50\n"), "{error}");
     let error = engine.build(&name, tar(&[("Dockerfile", "FROM gleaner-no-such:x\nRUN true")]), &|_| {}).await.unwrap_err();
-    assert!(error.to_string().contains("Step 1/2 : FROM gleaner-no-such:x: "), "{error}");
+    assert!(error.to_string().contains("Step 1/3 : FROM gleaner-no-such:x: "), "{error}");
 }
 
 /// What a sandbox left becomes an image, without the keys that were in its environment; a dead owner's is swept.

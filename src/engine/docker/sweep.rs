@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use bollard::models::ImageSummary;
 use bollard::query_parameters::{ListContainersOptionsBuilder, ListImagesOptionsBuilder};
 
 use super::failed;
@@ -40,8 +41,11 @@ pub(super) async fn images(
     let found = patiently(|| api.list_images(Some(options.clone()))).await.map_err(failed("list images".to_owned()))?;
     // By whatever name: an image that others are made of has none when it was built anew.
     let named: HashSet<&str> = found.iter().filter(|one| is_named(&one.repo_tags)).map(|one| one.id.as_str()).collect();
-    let is_orphan = |labels: &HashMap<String, String>| labels.get(OF_LABEL).is_some_and(|of| !named.contains(of.as_str()));
-    let left = found.iter().filter(|one| is_left(Some(&one.labels), own, is_alive) || is_orphan(&one.labels));
+    // Two processes may have made the same one: the later has the name.
+    let is_orphan = |one: &ImageSummary| {
+        one.labels.get(OF_LABEL).is_some_and(|of| !named.contains(of.as_str()) || !named.contains(one.id.as_str()))
+    };
+    let left = found.iter().filter(|one| is_left(Some(&one.labels), own, is_alive) || is_orphan(one));
     Ok(left.map(|one| one.id.clone()).collect())
 }
 
