@@ -6,6 +6,11 @@ use crate::call::{Call, Capture, CaptureLevel, LogprobKind, Reply, ToolChoice};
 /// llama.cpp's is lower). Clients know it as the least.
 pub(super) const NO_LOGPROB: f64 = -9999.0;
 
+/// Whether a number that stands for a log-probability is one.
+pub(super) fn is_logprob(number: f64) -> bool {
+    number.is_finite() && number <= 0.0 && number > NO_LOGPROB
+}
+
 /// What a policy knows of a reply's tokens.
 pub(super) struct Claim {
     /// The prompt's ids, or why they are not known.
@@ -45,7 +50,7 @@ pub(super) fn check(claim: Claim, reply: &Reply) -> Capture {
         let reason = format!("{} log-probabilities for {} completion ids", logprobs.len(), ids.len());
         return Capture { prompt_ids, completion_ids, ..at(CaptureLevel::Ids, Some(reason)) };
     }
-    if let Some(at_index) = logprobs.iter().position(|logprob| !logprob.is_finite() || *logprob > 0.0) {
+    if let Some(at_index) = logprobs.iter().position(|logprob| !is_logprob(*logprob)) {
         let reason = format!("log-probability {} of token {at_index} is none", logprobs[at_index]);
         return Capture { prompt_ids, completion_ids, ..at(CaptureLevel::Ids, Some(reason)) };
     }
@@ -122,6 +127,8 @@ mod tests {
         assert_eq!(short, (CaptureLevel::Ids, say("1 log-probabilities for 2 completion ids"), [2, 2, 0]));
         let positive = checked(prompt(), &reply(&[3], &[0.5], 1));
         assert_eq!(positive, (CaptureLevel::Ids, say("log-probability 0.5 of token 0 is none"), [2, 1, 0]));
+        let placeholder = checked(prompt(), &reply(&[3, 4], &[-0.5, -9999.0], 2));
+        assert_eq!(placeholder, (CaptureLevel::Ids, say("log-probability -9999 of token 1 is none"), [2, 2, 0]));
         let lost = checked(prompt(), &reply(&[3], &[-0.5], 4));
         assert_eq!(lost, (CaptureLevel::Text, say("1 completion ids, but the server counted 4 tokens"), [2, 1, 0]));
         let other = checked(Ok(vec![1]), &reply(&[3], &[-0.5], 1));
