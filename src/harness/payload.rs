@@ -189,8 +189,7 @@ impl Builder<'_> {
     /// standard error. Each has its own, so that what went wrong is not pushed out by what goes on.
     async fn watch(&self, child: &mut Child) -> std::io::Result<(std::process::ExitStatus, Vec<String>)> {
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let (status, mut last, errors) =
-            tokio::join!(child.wait(), lines(stdout, self.progress), lines(stderr, self.progress));
+        let (status, mut last, errors) = tokio::join!(child.wait(), lines(stdout, self.progress), lines(stderr, self.progress));
         last.extend(errors);
         Ok((status?, last.into()))
     }
@@ -289,8 +288,14 @@ mod tests {
         let build = "echo it broke >&2\nfor i in $(seq 30); do echo line $i; done\nexit 3\n";
         let error = ready(cache.path(), &harness("1", build)).await.unwrap_err().to_string();
         assert!(error.starts_with("building the payload of own failed (exit status: 3); its last lines:\n"), "{error}");
-        assert!(error.contains("\nline 11\n") && !error.contains("\nline 10\n"), "the last lines of its standard output: {error}");
-        assert!(error.ends_with("\nline 30\nit broke"), "what it printed on its standard error is behind them, however early: {error}");
+        assert!(
+            error.contains("\nline 11\n") && !error.contains("\nline 10\n"),
+            "the last lines of its standard output: {error}"
+        );
+        assert!(
+            error.ends_with("\nline 30\nit broke"),
+            "what it printed on its standard error is behind them, however early: {error}"
+        );
         let left: Vec<_> = std::fs::read_dir(cache.path().join("payloads")).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert!(left.iter().all(|path| path.extension().is_some_and(|ending| ending == "lock")), "{left:?}");
     }

@@ -1,5 +1,7 @@
 //! What is known of a reply's tokens, checked against the server's own counts.
 
+use super::Prepared;
+use super::kind::Dialect;
 use crate::call::{Call, Capture, CaptureLevel, LogprobKind, Reply, ToolChoice};
 
 /// What servers give in place of a log-probability that is not a number, or of a token that could not come (vLLM and `SGLang`;
@@ -9,6 +11,25 @@ pub(super) const NO_LOGPROB: f64 = -9999.0;
 /// Whether a number that stands for a log-probability is one.
 pub(super) fn is_logprob(number: f64) -> bool {
     number.is_finite() && number <= 0.0 && number > NO_LOGPROB
+}
+
+/// Checks the tokens of a reply to `prepared`, for which the server itself held a grammar or did not. `declared` is what the config
+/// says of its log-probabilities.
+pub(super) fn of(
+    dialect: Dialect,
+    declared: Option<LogprobKind>,
+    prepared: &Prepared,
+    grammar_held: bool,
+    prompt: Result<Vec<u32>, String>,
+    reply: &Reply,
+) -> Capture {
+    let grammar = grammar_held || asks_grammar(&prepared.call);
+    let constrained = grammar || asks_narrowed(&prepared.call);
+    if let Some(reason) = dialect.blind() {
+        return Capture { reason: Some(reason.to_owned()), constrained, ..Capture::default() };
+    }
+    let logprob_kind = dialect.logprob_kind(declared, &prepared.sampling_used, grammar);
+    check(Claim { prompt, logprob_kind, constrained }, reply)
 }
 
 /// What a policy knows of a reply's tokens.

@@ -176,8 +176,7 @@ impl Generated {
         if again > 0 && self.prompt_ids.ends_with(&self.ids[..again]) {
             self.prompt_ids.truncate(self.prompt_ids.len() - again);
         }
-        let full =
-            self.logprobs.len() == self.ids.len() && self.logprobs.iter().all(|logprob| capture::is_logprob(*logprob));
+        let full = self.logprobs.len() == self.ids.len() && self.logprobs.iter().all(|logprob| capture::is_logprob(*logprob));
         Capture {
             level: if full { CaptureLevel::Full } else { CaptureLevel::Ids },
             prompt_ids: self.prompt_ids,

@@ -31,7 +31,7 @@ pub(super) async fn score(name: &str, http: &Http, found: &Found, ids: &[u32]) -
             let body = serde_json::json!({"input_ids": ids, "sampling_params": sampling, "return_logprob": true, "logprob_start_len": 0});
             ("/generate", body)
         }
-        PolicyKind::Llamacpp | PolicyKind::Openai | PolicyKind::Auto => {
+        PolicyKind::Llamacpp | PolicyKind::Openai | PolicyKind::Auto | PolicyKind::Scripted => {
             let message =
                 format!("policy {name} can't score tokens: this kind of server ({found}) tells no log-probabilities of prompts");
             return Err(Failure::new(FailureKind::Refused, message));
