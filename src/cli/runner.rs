@@ -9,7 +9,6 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::engine::{Docker, owner};
 use crate::http::{self, SocketEndpoint};
-use crate::store;
 
 use super::assemble::{self, PolicyArgs, StoreArgs};
 use super::{Stop, harness, run};
@@ -29,7 +28,7 @@ pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, args: run::Args)
         engine: &config.engine,
         rollout: &config.rollout,
         cache: harness::cache_folder()?,
-        data: &store::folder(&config.store)?,
+        artifacts: app.store.artifacts().root(),
     };
     let code = run::run(&args, &orders, surroundings).await;
     let lost = http::end(&app).await;
