@@ -67,8 +67,8 @@ pub(super) struct Surroundings<'a> {
     pub rollout: &'a RolloutConfig,
     /// Where payloads and our helper are kept; see [`super::harness::cache_folder`].
     pub cache: PathBuf,
-    /// Where `artifacts/` is: the store's folder.
-    pub data: &'a Path,
+    /// Where each rollout's files are kept.
+    pub artifacts: &'a Path,
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {
@@ -158,7 +158,7 @@ async fn rollouts(
         engine,
         endpoint: surroundings.endpoint.as_ref(),
         cache: surroundings.cache.clone(),
-        artifacts: surroundings.data.join("artifacts"),
+        artifacts: surroundings.artifacts.to_owned(),
         image: base.clone(),
         limits: surroundings.engine_config.limits(),
         config,

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use crate::http::{self, SocketEndpoint};
-use crate::store;
 
 use super::assemble::{self, EngineArgs, PolicyArgs, StoreArgs};
 use super::{Stop, engine, harness, run};
@@ -28,7 +27,7 @@ pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, engine: &EngineA
         engine_config: &config.engine,
         rollout: &config.rollout,
         cache,
-        data: &store::folder(&config.store)?,
+        artifacts: app.store.artifacts().root(),
     };
     let code = run::run(&args, &orders, surroundings).await;
     let lost = http::end(&app).await;
