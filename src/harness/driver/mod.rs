@@ -100,6 +100,7 @@ impl<'a> Driver<'a> {
             workdir: &workdir,
             payload: &payload,
             timeout_s: prepared.timeout.as_secs(),
+            rollout: &id.to_string(),
         };
         let launch = Launch::fill(&order.harness, &order.spec, &variables)?;
         let by_group = if prepared.group.is_some() { Purpose::Train } else { Purpose::Record };
