@@ -99,7 +99,7 @@ async fn the_working_folder_is_the_users() {
     )
     .await;
     assert_eq!(engine.image(&image.0).await.unwrap().unwrap().workdir.as_deref(), Some("/src"));
-    let options = || Options { image: image.0.clone(), workdir: "/src".into(), ..Options::default() };
+    let options = || Options { image: image.0.clone(), workdir: Some("/src".into()), ..Options::default() };
     let see = "stat -c '%n %u:%g %a' /src /src/inner /src/inner/a /src/link /etc/passwd /etc; cat inner/a; echo $A; touch inner/b new";
     let one = Sandbox::start(&engine, &["true"], options()).await;
     let expected = "/src 1000:1000 755\n/src/inner 1000:1000 700\n/src/inner/a 1000:1000 644\n/src/link 1000:1000 777\n\
@@ -242,6 +242,7 @@ async fn the_engine_can_stop_it_and_the_harness_cannot() {
     let api = bollard::Docker::connect_with_defaults().unwrap().negotiate_version().await.unwrap();
     let term = bollard::query_parameters::KillContainerOptionsBuilder::new().signal("SIGTERM").build();
     api.kill_container(&one.id.0, Some(term)).await.unwrap();
+    assert_eq!(one.line().await.as_deref(), Some("terminated"), "the host must not take it for the harness's own end");
     assert_eq!(one.exited().await, "exited code=143 signal=15 timed_out=0");
     engine.remove(&one.id).await.unwrap();
 }
@@ -359,7 +360,7 @@ async fn a_sandbox_becomes_an_image() {
         println!("snapshot: {:?}", began.elapsed());
         owner.remove(&one.id).await.unwrap();
     }
-    let options = Options { image: names[0].clone(), own_workdir: false, user: "0:0".into(), ..Options::default() };
+    let options = Options { image: names[0].clone(), own_workdir: false, user: Some("0:0".into()), ..Options::default() };
     let two = Sandbox::start(&engine, &["true"], options).await;
     let seen = exec(&engine, &two.id, &["sh", "-c", "cat made; ls /tmp; env | grep -e KEY -e LANG; id -u; echo $HOME"]).await;
     assert_eq!(seen.stdout, "glr_x\n0\n/home/agent\n", "{seen:?}");

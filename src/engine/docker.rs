@@ -4,14 +4,13 @@ mod build;
 mod disk;
 mod exec;
 mod image;
-mod output;
 mod patience;
+mod read;
 mod sandbox;
 mod snapshot;
 mod sweep;
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -20,15 +19,14 @@ use bollard::query_parameters::{RemoveContainerOptionsBuilder, RemoveImageOption
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 
+use super::{
+    Engine, EngineConfig, EngineError, ExecResult, ExecSpec, ImageFacts, IsAlive, Places, SandboxEnd, SandboxId, SandboxSpec, Tell,
+    base_image,
+};
 use patience::{LONG, SHORT, patiently, within};
-
-use super::{Engine, EngineConfig, EngineError, ExecResult, ExecSpec, ImageFacts, Places, SandboxEnd, SandboxId, SandboxSpec, Tell};
 
 /// Where the model answers in a container: each has a loopback of its own.
 const LISTEN: &str = "127.0.0.1:8080";
-
-/// Says whether the Gleaner process of that id lives.
-pub type IsAlive = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
 /// A Docker engine.
 pub struct Docker {
@@ -74,6 +72,10 @@ impl Engine for Docker {
         format!("Docker at {} (API {})", self.at, self.api.client_version())
     }
 
+    fn isolates(&self) -> bool {
+        true
+    }
+
     async fn ready(&self) -> Result<(), EngineError> {
         let unreachable = |why: String| EngineError::Unreachable { at: self.at.clone(), why };
         match tokio::time::timeout(Duration::from_secs(10), self.api.ping()).await {
@@ -95,6 +97,10 @@ impl Engine for Docker {
 
     async fn image(&self, name: &str) -> Result<Option<ImageFacts>, EngineError> {
         image::facts(&self.api, name).await
+    }
+
+    async fn ensure(&self, name: &str) -> Result<ImageFacts, EngineError> {
+        base_image::ensure(self, name).await
     }
 
     async fn build(&self, name: &str, context: Bytes, tell: Tell<'_>) -> Result<(), EngineError> {
@@ -157,15 +163,15 @@ impl Engine for Docker {
     }
 
     async fn copy_out(&self, sandbox: &SandboxId, path: &str) -> Result<Bytes, EngineError> {
-        output::copy_out(&self.api, sandbox, path).await
+        read::copy_out(&self.api, sandbox, path).await
     }
 
     async fn copy_out_to(&self, sandbox: &SandboxId, path: &str, file: &Path, limit: u64) -> Result<u64, EngineError> {
-        output::copy_out_to(&self.api, sandbox, path, file, limit).await
+        read::copy_out_to(&self.api, sandbox, path, file, limit).await
     }
 
     async fn logs(&self, sandbox: &SandboxId) -> Result<(Bytes, Bytes), EngineError> {
-        output::logs(&self.api, sandbox).await
+        read::logs(&self.api, sandbox).await
     }
 
     async fn disk_used(&self, sandbox: &SandboxId) -> Result<Option<u64>, EngineError> {

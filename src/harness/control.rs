@@ -86,7 +86,6 @@ impl Control {
     ///
     /// # Errors
     /// If the init is gone.
-    #[expect(dead_code, reason = "the next step calls it")]
     pub async fn stop(&mut self) -> std::io::Result<()> {
         self.writer.write_all(b"stop\n").await
     }
@@ -136,12 +135,15 @@ enum Message {
     Wrote,
     Failed(String),
     Started,
+    /// Somebody other than the host wants the sandbox to end.
+    Terminated,
     Exited(Exit),
     Other(String),
 }
 
 fn unexpected(message: &Message) -> std::io::Error {
     let said = match message {
+        Message::Terminated => return std::io::Error::other("the engine stopped the sandbox"),
         Message::Other(line) => line.clone(),
         other => format!("{other:?}"),
     };
@@ -156,6 +158,7 @@ fn parse(line: &str) -> Message {
     match words.next() {
         Some("ready") => Message::Ready,
         Some("wrote") => Message::Wrote,
+        Some("terminated") => Message::Terminated,
         Some("started") => Message::Started,
         Some("exited") => exit(words).map_or_else(|| Message::Other(line.to_owned()), Message::Exited),
         _ => Message::Other(line.to_owned()),

@@ -35,7 +35,7 @@ const ENGINE_SOCKETS: [&str; 6] = [
     "/run/gleaner/control.sock",
 ];
 const PROBE: &str = "name = \"isolation\"\nversion = \"1\"\ndescription = \"tries to get out\"\nwire = \"chat\"\n\
-    [payload]\nbuild = \"none\"\nwhere = \"host\"\n[run]\ncommand = []\n";
+    [payload]\nbuild = \"none\"\nwhere = \"host\"\n[run]\ncommand = [\"/opt/gleaner/init\", \"probe\"]\n";
 
 /// What a sandbox lets through.
 #[derive(Debug, thiserror::Error)]
@@ -99,7 +99,7 @@ async fn test(stage: &Stage<'_>, helper: &Path, image: &str, facts: &ImageFacts)
 
 fn order(targets: Vec<String>) -> anyhow::Result<Order> {
     let mut spec = Spec::parse("isolation", PROBE)?;
-    spec.run.command = ["/opt/gleaner/init", "probe"].into_iter().map(str::to_owned).chain(targets).collect();
+    spec.run.command.extend(targets);
     let harness = Harness { spec: spec.clone(), files: BTreeMap::new(), origin: String::new() };
     let task = Task::of_prompt("");
     Ok(Order { harness, spec, variant: None, task, samples: 1, image: None, timeout: None, policy: None, purpose: None })

@@ -8,6 +8,7 @@ mod config;
 mod control;
 mod driver;
 mod endpoint;
+mod fit;
 pub mod helper;
 mod isolation;
 mod outcome;
@@ -36,6 +37,7 @@ pub use catalog::{Catalog, Harness};
 pub use choice::Choice;
 pub use config::RolloutConfig;
 pub use endpoint::{ModelEndpoint, Terms};
+pub use fit::fits;
 pub use isolation::Leaks;
 pub use outcome::matches_pattern;
 pub use payload::{Builder, PAYLOAD, PayloadError};
@@ -176,6 +178,7 @@ pub async fn run_all(stage: &Stage<'_>, orders: &[Order]) -> anyhow::Result<Vec<
 }
 
 async fn prepare<'a>(stage: &Stage<'_>, order: &'a Order, helper: PathBuf) -> anyhow::Result<Prepared<'a>> {
+    fits(stage.engine, order, &stage.image)?;
     let image = order.image_or(&stage.image).to_owned();
     let facts = facts(stage, &image).await?;
     let name = order.spec.name.clone();

@@ -18,6 +18,8 @@ use crate::engine::{EngineError, Tell};
 const SHOWN: usize = 20;
 /// Of a longer line the beginning is told.
 const LINE: usize = 2_000;
+/// What the builder puts around standard error.
+const COLOURS: [&str; 2] = ["\u{1b}[91m", "\u{1b}[0m"];
 /// Bytes of a build's output that are told; the rest is passed over.
 const TOLD: usize = 16 << 20;
 
@@ -84,6 +86,7 @@ impl<'a> Output<'a> {
         let line = std::mem::take(&mut self.line);
         // What redraws a line ends with its last state.
         let line = line.trim_end().rsplit('\r').next().unwrap_or_default();
+        let line = &COLOURS.iter().fold(line.to_owned(), |line, colour| line.replace(colour, ""));
         if line.is_empty() {
             return;
         }
@@ -127,7 +130,7 @@ mod tests {
         let told = Mutex::new(Vec::new());
         let tell = |line: &str| told.lock().unwrap().push(line.to_owned());
         let mut output = Output::new(&tell);
-        for text in ["Step 1/2 : FROM x\n", "Step 2/2 : RUN y", "\n", "10%\r20%\r30%\n\n", "one\ntw", "o\n", "cut"] {
+        for text in ["Step 1/2 : FROM x\n", "Step 2/2 : RUN y", "\n", "10%\r20%\r30%\n\n", "\u{1b}[91mone\n\u{1b}[0mtw", "o\n", "cut"] {
             output.take(&piece(text));
         }
         assert_eq!(*told.lock().unwrap(), ["Step 1/2 : FROM x", "Step 2/2 : RUN y", "30%", "one", "two"]);

@@ -1,5 +1,6 @@
 //! Carries out one rollout: does on the engine what [`super::run`] says, and tells it what came of it.
 
+mod disk;
 mod keep;
 mod prepare;
 mod probe;
@@ -15,7 +16,7 @@ use super::artifacts::Artifacts;
 use super::control::{Control, ControlListener};
 use super::endpoint::Terms;
 use super::payload::PAYLOAD;
-use super::run::{Action, Event, Exit, Rewards, Run, Verdict};
+use super::run::{Action, Cap, Event, Exit, Rewards, Run, Verdict};
 use super::sockets::{self, SocketFolder};
 use super::task::User;
 use super::template::{Launch, Variables};
@@ -101,6 +102,7 @@ impl<'a> Driver<'a> {
             workdir: &workdir,
             payload: &payload,
             timeout_s: prepared.timeout.as_secs(),
+            rollout: &id.to_string(),
         };
         let launch = Launch::fill(&order.harness, &order.spec, &variables)?;
         let by_group = if prepared.group.is_some() { Purpose::Train } else { Purpose::Record };
@@ -200,13 +202,28 @@ impl<'a> Driver<'a> {
     }
 
     async fn wait(&mut self) -> Outcome<Event> {
-        let Some(control) = &mut self.control else { anyhow::bail!("there is no line to the sandbox's init") };
+        let (Some(control), Some(sandbox)) = (&mut self.control, &self.sandbox) else {
+            anyhow::bail!("there is no line to the sandbox's init")
+        };
         control.go().await?;
         // The init keeps the deadline; this is for one that can't.
         let backstop = self.prepared.timeout + GRACE + READY;
-        match tokio::time::timeout(backstop, control.exited()).await {
-            Ok(Ok(exit)) => {
+        let overfull = disk::overfull(self.stage.engine, sandbox, self.prepared.limits.disk_bytes);
+        let waiting = async {
+            let used = tokio::select! {
+                exited = control.exited() => return Ok((exited?, None)),
+                used = overfull => used,
+            };
+            control.stop().await?;
+            let exit = control.exited().await?;
+            Ok::<_, std::io::Error>((Exit { capped: Some(Cap::Disk), ..exit }, Some(used)))
+        };
+        match tokio::time::timeout(backstop, waiting).await {
+            Ok(Ok((exit, used))) => {
                 self.artifacts.note("exit", json!(exit));
+                if let Some(used) = used {
+                    self.artifacts.note("disk_bytes", used);
+                }
                 self.exit = Some(exit);
                 Ok(Event::Exited(exit))
             }

@@ -44,8 +44,7 @@ impl Driver<'_> {
         let memory = self.prepared.limits.memory_bytes;
         SandboxSpec {
             name: name(self.new.id),
-            // As it was when the first of them began, whatever the name stands for by now.
-            image: self.prepared.facts.id.clone(),
+            image: self.prepared.facts.pinned(&self.prepared.image).to_owned(),
             command,
             env,
             workdir: self.workdir.clone(),

@@ -17,6 +17,10 @@ pub enum Heard {
     Go,
     /// Write a file.
     Write(Content),
+    /// End the harness.
+    Stop,
+    /// Its time stands still, or goes on.
+    Hold(bool),
     /// Write this at the end of both outputs.
     Mark(Vec<u8>),
     Closed,
@@ -60,6 +64,9 @@ impl Control {
             let line: Vec<u8> = self.line.drain(..=end).collect();
             match line.as_slice() {
                 b"go\n" => heard.push(Heard::Go),
+                b"stop\n" => heard.push(Heard::Stop),
+                b"hold\n" => heard.push(Heard::Hold(true)),
+                b"pass\n" => heard.push(Heard::Hold(false)),
                 line => heard.extend(line.strip_prefix(b"mark ").map(|word| Heard::Mark(word.to_vec()))),
             }
         }

@@ -1,12 +1,13 @@
 //! `init`: the first process of a sandbox. Std only, compiled statically by `build.rs`, so that it runs in any image.
 //!
 //! `init run` carries the model endpoint from the sandbox's loopback to the rollout's unix socket, starts the harness, reaps,
-//! keeps the deadline and reports the end. `init own` and `cat` handle files of the sandbox whatever tools it has. `init probe`
-//! is a harness that tries to get out.
+//! keeps the deadline and reports the end. `init own` and `cat` handle files of the sandbox whatever tools it has. `init kill` ends
+//! the processes of a sandbox that is no container. `init probe` is a harness that tries to get out.
 //!
 //! It runs in one thread around one `poll`: a harness that uses up the sandbox's process limit cannot starve it.
 
 mod control;
+mod family;
 mod files;
 mod forward;
 mod probe;
@@ -20,7 +21,7 @@ use std::path::Path;
 use std::process::exit;
 
 const USAGE: &str = "usage: init run --control SOCKET --listen ADDR --socket SOCKET --deadline-ms N --grace-ms N \
-[--stdin PATH] [--stdout PATH --stderr PATH] -- COMMAND ARGS... | own UID GID DIR | cat PATH LIMIT | probe TARGET...";
+[--stdin PATH] [--stdout PATH --stderr PATH] -- COMMAND ARGS... | own UID GID DIR | cat PATH LIMIT | probe TARGET... | kill NAME=VALUE [PID]";
 
 fn main() {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -30,6 +31,9 @@ fn main() {
         ["own", uid, gid, _] => files::own(number(uid), number(gid), Path::new(&args[3])),
         ["cat", _, limit] => files::cat(Path::new(&args[1]), number(limit)),
         ["probe", targets @ ..] => probe::probe(targets),
+        // Nothing else than a variable: an empty mark would be everybody's.
+        ["kill", mark] if mark.contains('=') => family::kill_marked(mark, None),
+        ["kill", mark, pid] if mark.contains('=') => family::kill_marked(mark, Some(number(pid))),
         _ => usage(),
     };
     if let Err(error) = done {
