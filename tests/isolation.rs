@@ -11,6 +11,7 @@ use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -26,15 +27,14 @@ use gleaner::engine::{
     SandboxSpec, Tell,
 };
 use gleaner::harness::run::Cap;
-use gleaner::harness::spec::Spec;
-use gleaner::harness::{
-    Harness, Leaks, ModelEndpoint, Order, PayloadError, RolloutConfig, Stage, Task, Terms, run_all,
-};
+use gleaner::harness::isolation::{self, Leaks};
+use gleaner::harness::{ModelEndpoint, RolloutConfig, Stage, Terms, helper};
 use gleaner::ids::RolloutId;
 use gleaner::store::{Finish, NewRollout, Reward, Rollout};
 use sandbox::{LONG, Options, Sandbox, engine, image};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -165,7 +165,7 @@ async fn an_engine_that_does_not_hold_runs_nothing() {
     let cache = tempfile::tempdir().unwrap();
     let holds = Leaky { docker: engine().await, network: Network::None, created: AtomicUsize::new(0) };
     let leaks = Leaky { docker: engine().await, network: Network::Outside, created: AtomicUsize::new(0) };
-    let error = run_nothing(&leaks, cache.path()).await.unwrap_err();
+    let error = tested(&leaks, cache.path()).await.unwrap_err();
     let reached = &error.downcast_ref::<Leaks>().unwrap_or_else(|| panic!("{error:#}")).reached;
     let gateway = host_addresses();
     for sign in ["it has network interfaces: eth0 lo".to_owned(), "this process heard it on tcp 0.0.0.0:".to_owned()]
@@ -177,22 +177,15 @@ async fn an_engine_that_does_not_hold_runs_nothing() {
     let said = error.to_string();
     assert!(said.contains("no harness is run in them") && said.contains("self_test = false"), "{said}");
     assert_eq!(leaks.created.load(Relaxed), 1, "the probe alone");
-    run_nothing(&holds, cache.path()).await.unwrap();
+    tested(&holds, cache.path()).await.unwrap();
     assert_eq!(holds.created.load(Relaxed), 1, "what failed is not believed");
-    run_nothing(&holds, cache.path()).await.unwrap();
+    tested(&holds, cache.path()).await.unwrap();
     assert_eq!(holds.created.load(Relaxed), 1, "what was passed is");
     let left: Vec<_> = std::fs::read_dir(cache.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(left.iter().all(|name| !name.to_string_lossy().starts_with("isolation-")), "{left:?}");
 }
 
-/// Begins a run of a harness that is never started: its payload can't be built, which comes after the test.
-async fn run_nothing(engine: &Leaky, cache: &std::path::Path) -> anyhow::Result<()> {
-    let text = "name = \"none\"\nversion = \"1\"\ndescription = \"\"\nwire = \"chat\"\n[payload]\nbuild = \"b\"\n\
-                where = \"host\"\n[run]\ncommand = [\"true\"]\n";
-    let spec = Spec::parse("none", text).unwrap();
-    let harness = Harness { spec: spec.clone(), files: BTreeMap::new(), origin: String::new() };
-    let task = Task::of_prompt("");
-    let order = Order { harness, spec, variant: None, task, samples: 1, image: None, timeout: None, policy: None, purpose: None };
+async fn tested(engine: &Leaky, cache: &std::path::Path) -> anyhow::Result<()> {
     let stage = Stage {
         engine,
         endpoint: &Nobody,
@@ -201,14 +194,12 @@ async fn run_nothing(engine: &Leaky, cache: &std::path::Path) -> anyhow::Result<
         image: image(),
         limits: EngineConfig::default().limits(),
         config: RolloutConfig::default(),
+        room: Arc::new(Semaphore::new(1)),
         cancel: CancellationToken::new(),
         progress: &|_| {},
     };
-    match run_all(&stage, &[order]).await {
-        Err(error) if error.is::<PayloadError>() => Ok(()),
-        Err(error) => Err(error),
-        Ok(reports) => panic!("{reports:?}"),
-    }
+    let images = ["gleaner.invalid/no-such:image".to_owned(), image()];
+    isolation::ensure(&stage, &helper::install(cache)?, images.iter().map(String::as_str)).await
 }
 
 /// Nobody who serves a model.

@@ -16,7 +16,7 @@ use super::catalog::Harness;
 use super::driver::{Driver, Prepared, Slot};
 use super::spec::Spec;
 use super::task::Task;
-use super::{Order, Stage};
+use super::{HarnessChoice, Order, Stage};
 use crate::engine::ImageFacts;
 use crate::ids::{BatchId, ProcessId};
 use crate::store::RunOf;
@@ -48,40 +48,46 @@ pub struct Leaks {
     pub reached: Vec<String>,
 }
 
-/// Tests it in a sandbox of this image, if it was not tested within a day.
+/// Tests it, if it was not tested within a day, in a sandbox of the first image that can be had; without one nothing can run.
 ///
 /// # Errors
 /// [`Leaks`] if anything gets out; anything else if the test could not be made.
-pub(super) async fn ensure(stage: &Stage<'_>, helper: &Path, image: &str, facts: &ImageFacts) -> anyhow::Result<()> {
+pub async fn ensure<'a>(stage: &Stage<'_>, helper: &Path, images: impl Iterator<Item = &'a str>) -> anyhow::Result<()> {
     let Some(engine) = stage.engine.isolation().await? else { return Ok(()) };
     let mut hasher = DefaultHasher::new();
     (&engine, helper.file_name()).hash(&mut hasher);
-    let passed = stage.cache.join("isolation").join(format!("{:016x}", hasher.finish()));
+    let folder = stage.cache.join("isolation");
+    let passed = folder.join(format!("{:016x}", hasher.finish()));
     let tested = std::fs::metadata(&passed).and_then(|facts| facts.modified());
     if tested.is_ok_and(|at| at.elapsed().is_ok_and(|age| age < BELIEVED)) {
         return Ok(());
     }
-    let reached = test(stage, helper, image, facts).await.context("testing that a sandbox holds")?;
-    if !reached.is_empty() {
-        return Err(Leaks { reached }.into());
+    for image in images {
+        // What an image lacks its own rollouts say.
+        let Ok(facts) = stage.engine.ensure(image).await else { continue };
+        let reached = test(stage, helper, image, facts).await.context("testing that a sandbox holds")?;
+        if !reached.is_empty() {
+            return Err(Leaks { reached }.into());
+        }
+        let kept = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&passed, &engine));
+        kept.unwrap_or_else(|error| tracing::warn!(%error, "could not note that sandboxes hold; it is tested again the next time"));
+        break;
     }
-    let kept = std::fs::create_dir_all(stage.cache.join("isolation")).and_then(|()| std::fs::write(&passed, engine));
-    kept.unwrap_or_else(|error| tracing::warn!(%error, "could not note that sandboxes hold; it is tested again the next time"));
     Ok(())
 }
 
 /// What a harness reaches that it must not.
-async fn test(stage: &Stage<'_>, helper: &Path, image: &str, facts: &ImageFacts) -> anyhow::Result<Vec<String>> {
+async fn test(stage: &Stage<'_>, helper: &Path, image: &str, facts: ImageFacts) -> anyhow::Result<Vec<String>> {
     let bait = Bait::lay()?;
     let folder = Folder::make(&stage.cache)?;
     let order = order(bait.targets())?;
     let prepared = Prepared {
         order: &order,
         image: image.to_owned(),
-        facts: facts.clone(),
+        facts,
         payload: folder.0.clone(),
         helper: helper.to_owned(),
-        group: None,
+        group: String::new(),
         timeout: TIME,
         limits: stage.limits,
     };
@@ -101,8 +107,9 @@ fn order(targets: Vec<String>) -> anyhow::Result<Order> {
     let mut spec = Spec::parse("isolation", PROBE)?;
     spec.run.command.extend(targets);
     let harness = Harness { spec: spec.clone(), files: BTreeMap::new(), origin: String::new() };
+    let choice = HarnessChoice { harness: spec.name.clone(), wire: None, set: BTreeMap::new() };
     let task = Task::of_prompt("");
-    Ok(Order { harness, spec, variant: None, task, samples: 1, image: None, timeout: None, policy: None, purpose: None })
+    Ok(Order { harness, spec, choice, task, samples: 1, image: None, timeout: None, policy: None, purpose: None })
 }
 
 /// What is open on this machine meanwhile, for the probe to find.
