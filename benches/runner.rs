@@ -73,7 +73,11 @@ fn rollouts(folder: &Path, count: usize) -> Duration {
     let took = began.elapsed();
     let said = String::from_utf8_lossy(&output.stdout);
     let passed = said.matches("\"outcome\":\"passed\"").count();
-    assert!(output.status.success() && passed.to_string() == count, "{passed} passed: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success() && passed.to_string() == count,
+        "{passed} passed: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     took
 }
 
@@ -114,7 +118,9 @@ fn body() -> ContainerCreateBody {
             memory_swap: Some(memory),
             nano_cpus: Some(nano_cpus),
             pids_limit: Some(i64::from(limits.pids)),
-            tmpfs: Some(HashMap::from([("/tmp", "exec"), ("/home/agent", "exec")].map(|(at, how)| (at.to_owned(), how.to_owned())))),
+            tmpfs: Some(HashMap::from(
+                [("/tmp", "exec"), ("/home/agent", "exec")].map(|(at, how)| (at.to_owned(), how.to_owned())),
+            )),
             ..HostConfig::default()
         }),
         ..ContainerCreateBody::default()

@@ -100,7 +100,8 @@ async fn the_working_folder_is_the_users() {
     .await;
     assert_eq!(engine.image(&image.0).await.unwrap().unwrap().workdir.as_deref(), Some("/src"));
     let options = || Options { image: image.0.clone(), workdir: Some("/src".into()), ..Options::default() };
-    let see = "stat -c '%n %u:%g %a' /src /src/inner /src/inner/a /src/link /etc/passwd /etc; cat inner/a; echo $A; touch inner/b new";
+    let see =
+        "stat -c '%n %u:%g %a' /src /src/inner /src/inner/a /src/link /etc/passwd /etc; cat inner/a; echo $A; touch inner/b new";
     let one = Sandbox::start(&engine, &["true"], options()).await;
     let expected = "/src 1000:1000 755\n/src/inner 1000:1000 700\n/src/inner/a 1000:1000 644\n/src/link 1000:1000 777\n\
                     /etc/passwd 0:0 644\n/etc 0:0 755\na\nb\n";

@@ -20,14 +20,14 @@ use bollard::models::ContainerCreateBody;
 use bollard::query_parameters::{
     CreateContainerOptions, LogsOptionsBuilder, RemoveContainerOptionsBuilder, StartContainerOptions,
 };
-use futures::TryStreamExt;
 use bytes::Bytes;
+use futures::TryStreamExt;
 use gleaner::engine::{
     Docker, Engine, EngineConfig, EngineError, ExecResult, ExecSpec, ImageFacts, Limits, Network, Places, SandboxEnd, SandboxId,
     SandboxSpec, Tell,
 };
-use gleaner::harness::run::Cap;
 use gleaner::harness::isolation::{self, Leaks};
+use gleaner::harness::run::Cap;
 use gleaner::harness::{ModelEndpoint, RolloutConfig, Stage, Terms, helper};
 use gleaner::ids::RolloutId;
 use gleaner::store::{Finish, NewRollout, Reward, Rollout};

@@ -20,8 +20,8 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 
 use super::{
-    Engine, EngineConfig, EngineError, ExecResult, ExecSpec, ImageFacts, IsAlive, Places, SandboxEnd, SandboxId, SandboxSpec, Tell,
-    base_image,
+    Engine, EngineConfig, EngineError, ExecResult, ExecSpec, ImageFacts, IsAlive, Places, SandboxEnd, SandboxId, SandboxSpec,
+    Tell, base_image,
 };
 use patience::{LONG, SHORT, patiently, within};
 

@@ -252,7 +252,9 @@ pub struct SandboxEnd {
 pub enum EngineError {
     #[error("no container engine answers at {at} ({why}); start Docker, or install it: apt-get install docker.io")]
     Unreachable { at: String, why: String },
-    #[error("the engine has no image {0}; get it by `docker pull {0}`, or import a root file system: `docker import ROOT.tar {0}`")]
+    #[error(
+        "the engine has no image {0}; get it by `docker pull {0}`, or import a root file system: `docker import ROOT.tar {0}`"
+    )]
     NoImage(String),
     #[error(
         "the engine has no image {image} and could not pull it ({why}); where its registry can't be reached, import a root file system: \

@@ -70,7 +70,9 @@ pub async fn ensure<'a>(stage: &Stage<'_>, helper: &Path, images: impl Iterator<
             return Err(Leaks { reached }.into());
         }
         let kept = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&passed, &engine));
-        kept.unwrap_or_else(|error| tracing::warn!(%error, "could not note that sandboxes hold; it is tested again the next time"));
+        kept.unwrap_or_else(
+            |error| tracing::warn!(%error, "could not note that sandboxes hold; it is tested again the next time"),
+        );
         break;
     }
     Ok(())
@@ -153,7 +155,8 @@ impl Bait {
     /// Where something came in.
     fn heard(&self) -> Vec<String> {
         let tcp = self.tcp.iter().filter(|listener| listener.accept().is_ok()).filter_map(|listener| listener.local_addr().ok());
-        let udp = self.udp.iter().filter(|socket| socket.recv(&mut [0; 16]).is_ok()).filter_map(|socket| socket.local_addr().ok());
+        let udp =
+            self.udp.iter().filter(|socket| socket.recv(&mut [0; 16]).is_ok()).filter_map(|socket| socket.local_addr().ok());
         tcp.map(|at| format!("tcp {at}")).chain(udp.map(|at| format!("udp {at}"))).collect()
     }
 }
@@ -207,7 +210,8 @@ mod tests {
     fn own_addresses_are_read_from_the_kernels_tables() {
         let table = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 10.0.0.0\n        /24 link UNICAST\n     |-- 10.0.0.7\n        /32 host LOCAL\n";
         assert_eq!(local_v4(table).collect::<Vec<_>>(), [Ipv4Addr::new(10, 0, 0, 7)]);
-        let table = "00000000000000000000000000000001 01 80 10 80       lo\nfe80000000000000042acefffe0b0001 03 40 20 80  docker0\n";
+        let table =
+            "00000000000000000000000000000001 01 80 10 80       lo\nfe80000000000000042acefffe0b0001 03 40 20 80  docker0\n";
         assert_eq!(local_v6(table).collect::<Vec<_>>(), [Ipv6Addr::LOCALHOST]);
         assert!(own_addresses().contains(&IpAddr::V4(Ipv4Addr::LOCALHOST)));
     }

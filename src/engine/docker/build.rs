@@ -25,12 +25,7 @@ const TOLD: usize = 16 << 20;
 
 /// By the classic builder: that one is in every Docker and needs nothing beside it. The image has the label `gleaner` and no
 /// owner, so that it stays for the next one who needs it.
-pub(super) async fn build(
-    api: &bollard::Docker,
-    name: &str,
-    context: Bytes,
-    tell: Tell<'_>,
-) -> Result<(), EngineError> {
+pub(super) async fn build(api: &bollard::Docker, name: &str, context: Bytes, tell: Tell<'_>) -> Result<(), EngineError> {
     let labels = HashMap::from([(LABEL, env!("CARGO_PKG_VERSION"))]);
     let options = BuildImageOptionsBuilder::new().t(name).rm(true).forcerm(true).labels(&labels).build();
     let api = api.clone().with_timeout(LONG);
@@ -130,7 +125,9 @@ mod tests {
         let told = Mutex::new(Vec::new());
         let tell = |line: &str| told.lock().unwrap().push(line.to_owned());
         let mut output = Output::new(&tell);
-        for text in ["Step 1/2 : FROM x\n", "Step 2/2 : RUN y", "\n", "10%\r20%\r30%\n\n", "\u{1b}[91mone\n\u{1b}[0mtw", "o\n", "cut"] {
+        for text in
+            ["Step 1/2 : FROM x\n", "Step 2/2 : RUN y", "\n", "10%\r20%\r30%\n\n", "\u{1b}[91mone\n\u{1b}[0mtw", "o\n", "cut"]
+        {
             output.take(&piece(text));
         }
         assert_eq!(*told.lock().unwrap(), ["Step 1/2 : FROM x", "Step 2/2 : RUN y", "30%", "one", "two"]);

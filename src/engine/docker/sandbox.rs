@@ -109,7 +109,8 @@ fn host_config(spec: &SandboxSpec) -> HostConfig {
 }
 
 pub(super) async fn ended(api: &bollard::Docker, sandbox: &SandboxId) -> Result<Option<SandboxEnd>, EngineError> {
-    let facts = patiently(|| api.inspect_container(&sandbox.0, None)).await.map_err(failed(format!("look at sandbox {}", sandbox.0)))?;
+    let facts =
+        patiently(|| api.inspect_container(&sandbox.0, None)).await.map_err(failed(format!("look at sandbox {}", sandbox.0)))?;
     let Some(state) = facts.state else { return Ok(None) };
     Ok(match state.status {
         Some(ContainerStateStatusEnum::EXITED | ContainerStateStatusEnum::DEAD) => {

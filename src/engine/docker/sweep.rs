@@ -55,7 +55,9 @@ fn is_named(tags: &[String]) -> bool {
 
 /// A container with our label but no process may be someone's own (a payload being built): it is left alone.
 fn is_left(labels: Option<&HashMap<String, String>>, own: &str, is_alive: &(dyn Fn(&str) -> bool + Send + Sync)) -> bool {
-    labels.and_then(|labels| labels.get(PROCESS_LABEL)).is_some_and(|process| !process.is_empty() && process != own && !is_alive(process))
+    labels
+        .and_then(|labels| labels.get(PROCESS_LABEL))
+        .is_some_and(|process| !process.is_empty() && process != own && !is_alive(process))
 }
 
 #[cfg(test)]
