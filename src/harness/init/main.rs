@@ -9,6 +9,7 @@
 mod control;
 mod files;
 mod forward;
+mod memory;
 mod run;
 mod signals;
 mod sys;
