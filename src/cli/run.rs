@@ -42,6 +42,12 @@ pub(super) struct Args {
     /// Seconds that the harness may take, before the task's own; building payloads and images is not counted
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
+    /// Calls to the model that each rollout may make; then its harness is ended, and it is truncated
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max_calls: Option<u64>,
+    /// Tokens that each rollout may sample: no call begins once so many were
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max_tokens: Option<u64>,
     /// Set a parameter of the harness otherwise
     #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
     set: Vec<(String, String)>,
@@ -104,6 +110,8 @@ pub(super) fn orders(args: &Args) -> anyhow::Result<Vec<Order>> {
         samples: args.samples,
         image: args.image.clone(),
         timeout: args.timeout.map(Duration::from_secs),
+        max_calls: args.max_calls,
+        max_tokens: args.max_tokens,
         policy: None,
         purpose: None,
     };

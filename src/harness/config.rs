@@ -10,6 +10,10 @@ pub struct RolloutConfig {
     pub timeout_s: u64,
     /// Seconds that a verifier may take; one that takes longer gives reward 0.
     pub verify_timeout_s: u64,
+    /// Calls to the model that a rollout may make where neither user nor harness says so; foreign ones count.
+    pub max_calls: u64,
+    /// Tokens that a rollout may sample where neither user nor harness says so: no call begins once so many were.
+    pub max_tokens: u64,
     /// Rollouts at once.
     pub concurrency: usize,
     /// Of longer output the end is kept.
@@ -20,6 +24,14 @@ pub struct RolloutConfig {
 
 impl Default for RolloutConfig {
     fn default() -> Self {
-        Self { timeout_s: 1_800, verify_timeout_s: 600, concurrency: 2, log_limit_bytes: 16 << 20, result_limit_bytes: 64 << 20 }
+        Self {
+            timeout_s: 1_800,
+            verify_timeout_s: 600,
+            max_calls: 500,
+            max_tokens: 1_000_000,
+            concurrency: 2,
+            log_limit_bytes: 16 << 20,
+            result_limit_bytes: 64 << 20,
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! What a harness is: the data of its `harness.toml`, checked once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
@@ -35,6 +35,9 @@ pub struct Spec {
     /// Other ways to run it, by name (`HARNESS:VARIANT`).
     #[serde(default)]
     pub variants: BTreeMap<String, Variant>,
+    /// The parameters that a user set ([`Spec::with`]).
+    #[serde(skip)]
+    pub chosen: BTreeSet<String>,
 }
 
 /// How the folder is made that is mounted into the sandbox.
@@ -93,6 +96,12 @@ pub struct RunSpec {
     /// Seconds that a run may take where neither task nor user says so.
     #[serde(default)]
     pub timeout_s: Option<u64>,
+    /// Calls that a run may make where its user does not say so.
+    #[serde(default)]
+    pub max_calls: Option<u64>,
+    /// Tokens that a run may sample where its user does not say so.
+    #[serde(default)]
+    pub max_tokens: Option<u64>,
 }
 
 fn neutral_model() -> String {
