@@ -8,6 +8,7 @@ mod config;
 mod control;
 mod driver;
 mod endpoint;
+mod fit;
 pub mod helper;
 mod outcome;
 mod output;
@@ -35,6 +36,7 @@ pub use catalog::{Catalog, Harness};
 pub use choice::Choice;
 pub use config::RolloutConfig;
 pub use endpoint::{ModelEndpoint, Served, Terms};
+pub use fit::fits;
 pub use outcome::matches_pattern;
 pub use payload::{Builder, PAYLOAD, PayloadError};
 pub use plan::{HarnessChoice, Plan, Tasks};
@@ -174,6 +176,7 @@ pub async fn run_all(stage: &Stage<'_>, orders: &[Order]) -> anyhow::Result<Vec<
 }
 
 async fn prepare<'a>(stage: &Stage<'_>, order: &'a Order, helper: PathBuf) -> anyhow::Result<Prepared<'a>> {
+    fits(stage.engine, order, &stage.image)?;
     let image = order.image_or(&stage.image).to_owned();
     let facts = stage.engine.image(&image).await?.ok_or_else(|| EngineError::NoImage(image.clone()))?;
     let name = order.spec.name.clone();

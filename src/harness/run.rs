@@ -102,6 +102,8 @@ pub enum Event {
     Kept(Served),
     /// The verifier ended, with these rewards.
     Verified(Rewards),
+    /// The sandbox has ended, and nothing but what ran in it is to blame.
+    Broke(String),
     /// It could not be done, for no fault of harness or model.
     Failed(String),
     /// The user or the server wants it to end.
@@ -192,6 +194,7 @@ impl Run {
     pub fn step(&mut self, event: Event) -> Action {
         match (self.state.clone(), event) {
             (_, Event::Cancelled) => self.finish(Outcome::Cancelled, None, None),
+            (_, Event::Broke(why)) => self.finish(Outcome::HarnessError, None, Some(why)),
             (_, Event::Failed(why)) => self.finish(Outcome::InfraError, None, Some(why)),
             (State::Opening, Event::Done) => self.go(State::Creating, Action::Create),
             (State::Creating, Event::Done) => self.go(State::Starting, Action::Start),
@@ -392,6 +395,8 @@ mod tests {
             }
             let failed = Verdict { outcome: Outcome::InfraError, rewards: None, error: Some("no disk".to_owned()) };
             assert_eq!(run.clone().step(Event::Failed("no disk".to_owned())), Action::Finish(failed));
+            let broke = Verdict { outcome: Outcome::HarnessError, rewards: None, error: Some("memory".to_owned()) };
+            assert_eq!(run.clone().step(Event::Broke("memory".to_owned())), Action::Finish(broke));
             let cancelled = Verdict { outcome: Outcome::Cancelled, rewards: None, error: None };
             assert_eq!(run.step(Event::Cancelled), Action::Finish(cancelled));
         }

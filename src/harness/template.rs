@@ -23,6 +23,8 @@ pub struct Variables<'a> {
     pub timeout_s: u64,
     /// The policy's window, if that is known. A parameter `context_window` of the harness is this, unless a user set it.
     pub context_window: Option<u64>,
+    /// The rollout's id, a UUID: for a harness that lets its session's id be given.
+    pub rollout: &'a str,
 }
 
 /// A harness that is ready to start.
@@ -132,6 +134,7 @@ impl<'a> Templates<'a> {
             ("workdir", Value::from(variables.workdir)),
             ("payload", Value::from(variables.payload)),
             ("timeout_s", Value::from(variables.timeout_s)),
+            ("rollout", Value::from(variables.rollout)),
             ("version", Value::from(&spec.version)),
         ]);
         Self { environment: environment(), values: Value::from_iter(values), name: &spec.name }
@@ -177,6 +180,7 @@ mod tests {
             payload: "/opt/harness",
             timeout_s: 60,
             context_window: window,
+            rollout: "01a23432-c081-7d62-8629-2c2b957be06f",
         };
         Launch::fill(harness, &spec, &variables)
     }
@@ -237,6 +241,7 @@ mod tests {
                     payload: "/opt/harness",
                     timeout_s: 60,
                     context_window: None,
+                    rollout: "01a23432-c081-7d62-8629-2c2b957be06f",
                 };
                 let launch = Launch::fill(harness, &spec, &variables).unwrap();
                 let mut said = launch.command.iter().chain(&launch.stdin);

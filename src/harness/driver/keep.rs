@@ -1,13 +1,12 @@
 //! Keeps what a rollout leaves: what it printed, its result, its patch, the files that its task names.
 
 use std::path::Path;
-use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::{Driver, Outcome, READY};
-use crate::engine::{ExecResult, ExecSpec, SandboxId};
+use crate::engine::{ExecResult, ExecSpec};
 use crate::harness::artifacts::tail;
 use crate::harness::run::{Event, Said};
 use crate::harness::spec::ResultForm;
@@ -60,20 +59,6 @@ impl Driver<'_> {
             Err(error) => {
                 self.artifacts.note("output", json!(format!("could not be read: {error}")));
                 Default::default()
-            }
-        }
-    }
-
-    /// Whether memory ran out: only an ended sandbox can tell, and it ends a moment after nobody listens.
-    pub(super) async fn note_memory(&mut self, sandbox: &SandboxId) {
-        for _ in 0..20 {
-            match self.stage.engine.ended(sandbox).await {
-                Ok(Some(end)) => {
-                    self.artifacts.note("out_of_memory", json!(end.out_of_memory));
-                    return;
-                }
-                Ok(None) => tokio::time::sleep(Duration::from_millis(50)).await,
-                Err(_) => return,
             }
         }
     }

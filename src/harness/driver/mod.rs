@@ -105,6 +105,7 @@ impl<'a> Driver<'a> {
             payload: &payload,
             timeout_s: prepared.timeout.as_secs(),
             context_window,
+            rollout: &id.to_string(),
         };
         let launch = Launch::fill(&order.harness, &order.spec, &variables)?;
         let by_group = if prepared.group.is_some() { Purpose::Train } else { Purpose::Record };
@@ -211,9 +212,6 @@ impl<'a> Driver<'a> {
         // The sandbox ends by itself once nobody listens.
         self.control = None;
         if let Some(sandbox) = self.sandbox.take() {
-            if verdict.error.is_some() {
-                self.note_memory(&sandbox).await;
-            }
             if let Err(error) = self.stage.engine.remove(&sandbox).await {
                 tracing::error!(rollout.id = %self.new.id, %error, "could not remove a sandbox");
             }

@@ -13,14 +13,34 @@ impl Driver<'_> {
         match self.exited().await {
             Ok(exit) => {
                 self.artifacts.note("exit", json!(exit));
+                self.artifacts.note("out_of_memory", exit.out_of_memory);
                 self.exit = Some(exit);
                 Ok(Event::Exited(exit))
             }
             Err(error) => {
                 self.keep_output().await;
-                Err(error)
+                self.died(&error).await
             }
         }
+    }
+
+    /// What to make of a sandbox whose init is gone or stuck. One that used up its memory did so by itself, and would again.
+    async fn died(&mut self, error: &anyhow::Error) -> Outcome<Event> {
+        let Some(sandbox) = &self.sandbox else { anyhow::bail!("{error:#}") };
+        // Docker takes a moment to notice.
+        for _ in 0..20 {
+            if let Some(end) = self.stage.engine.ended(sandbox).await? {
+                let code = end.exit_code;
+                if end.out_of_memory {
+                    self.artifacts.note("out_of_memory", true);
+                    let why = format!("the sandbox's memory was used up, which ended all of it (exit code {code})");
+                    return Ok(Event::Broke(why));
+                }
+                anyhow::bail!("the sandbox ended with exit code {code} while the harness ran");
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        anyhow::bail!("{error:#}")
     }
 
     /// Waits for the harness's end, and ends it when it asks for more than its terms allow. Its time stands still while its policy is
@@ -42,7 +62,7 @@ impl Driver<'_> {
                     backstop = Backstop::new(Instant::now(), GRACE + READY);
                 }
                 exit = control.exited() => {
-                    let exit = exit.map_err(|error| anyhow::Error::from(error).context("the sandbox died while the harness ran"))?;
+                    let exit = exit.map_err(|error| anyhow::Error::from(error).context("waiting for the harness's end"))?;
                     return Ok(Exit { capped, ..exit });
                 }
                 paused = endpoint.paused(id, held), if capped.is_none() => {
