@@ -68,7 +68,9 @@ impl ModelEndpoint for Script {
         None
     }
 
-    async fn seal(&self, _rollout: RolloutId) {}
+    async fn seal(&self, _rollout: RolloutId) -> gleaner::harness::Served {
+        gleaner::harness::Served::default()
+    }
 
     async fn reward(&self, reward: Reward) -> anyhow::Result<()> {
         self.kept.lock().unwrap().rewards.push(reward.value);
@@ -231,7 +233,19 @@ async fn run(
     let harness = catalog.get(name).unwrap().clone();
     let spec = harness.spec.clone().with(&Choice { variant, ..Choice::default() }).unwrap();
     let variant = variant.map(str::to_owned);
-    let order = Order { harness, spec, variant, task, samples, image: None, timeout: None, policy: None, purpose: None };
+    let order = Order {
+        harness,
+        spec,
+        variant,
+        task,
+        samples,
+        image: None,
+        timeout: None,
+        max_calls: None,
+        max_tokens: None,
+        policy: None,
+        purpose: None,
+    };
     let stage = Stage {
         engine: &engine,
         endpoint: script.as_ref(),

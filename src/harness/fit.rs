@@ -57,7 +57,19 @@ mod tests {
     fn order(harness: &str, task: Task) -> Order {
         let harness: Harness = Catalog::load(None).unwrap().get(harness).unwrap().clone();
         let spec = harness.spec.clone();
-        Order { harness, spec, variant: None, task, samples: 1, image: None, timeout: None, policy: None, purpose: None }
+        Order {
+            harness,
+            spec,
+            variant: None,
+            task,
+            samples: 1,
+            image: None,
+            timeout: None,
+            max_calls: None,
+            max_tokens: None,
+            policy: None,
+            purpose: None,
+        }
     }
 
     fn why(task: Task) -> Option<String> {

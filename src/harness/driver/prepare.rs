@@ -39,6 +39,7 @@ impl Driver<'_> {
         env.push(("HOME".to_owned(), self.places.home.clone()));
         let mount = |host: &Path, inside: &str| Mount { host: host.to_owned(), inside: inside.to_owned(), read_only: true };
         let User { uid, gid } = self.user;
+        let room = self.prepared.limits.memory_bytes / 4;
         SandboxSpec {
             name: name(self.new.id),
             image: self.prepared.image.clone(),
@@ -51,9 +52,10 @@ impl Driver<'_> {
                 mount(&self.prepared.helper, &self.helper),
                 mount(self.sockets.path(), &self.sockets_inside),
             ],
+            // What lies there is the sandbox's memory: one that fills it must run out of room, not of memory.
             tmpfs: vec![
-                (self.places.temp.clone(), "exec,mode=1777".to_owned()),
-                (self.places.home.clone(), format!("exec,mode=0755,uid={uid},gid={gid}")),
+                (self.places.temp.clone(), format!("exec,mode=1777,size={room}")),
+                (self.places.home.clone(), format!("exec,mode=0755,uid={uid},gid={gid},size={room}")),
             ],
             limits: self.prepared.limits,
             network: Network::None,
