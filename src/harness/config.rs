@@ -14,8 +14,12 @@ pub struct RolloutConfig {
     pub max_calls: u64,
     /// Tokens that a rollout may sample where neither user nor harness says so: no call begins once so many were.
     pub max_tokens: u64,
-    /// Rollouts at once.
+    /// Harnesses at once. As many rollouts again may be prepared, verified and cleared away meanwhile.
     pub concurrency: usize,
+    /// Tries of each rollout that ends for no fault of harness or model (`infra_error`).
+    pub attempts: u32,
+    /// Seconds that rollouts wait for an engine that does not answer any more before the batch is stopped.
+    pub engine_wait_s: u64,
     /// Of longer output the end is kept.
     pub log_limit_bytes: usize,
     /// Of a result file no more is read.
@@ -30,6 +34,8 @@ impl Default for RolloutConfig {
             max_calls: 500,
             max_tokens: 1_000_000,
             concurrency: 2,
+            attempts: 3,
+            engine_wait_s: 300,
             log_limit_bytes: 16 << 20,
             result_limit_bytes: 64 << 20,
         }
