@@ -10,8 +10,9 @@ use std::time::Duration;
 use gleaner::call::{CallStatus, FailureKind, Sampling};
 use gleaner::engine::{EngineConfig, Process};
 use gleaner::harness::run::Cap;
-use gleaner::harness::batch::{BatchRun, Kept, Ledger};
-use gleaner::harness::{Catalog, ModelEndpoint, Plan, Report, RolloutConfig, Served, Stage, Terms, helper};
+use gleaner::harness::{
+    BatchRun, Catalog, Kept, Ledger, ModelEndpoint, Plan, Report, RolloutConfig, Served, Stage, Terms, helper,
+};
 use gleaner::http::{ClientKeys, Http, SocketEndpoint, end};
 use gleaner::ids::{BatchId, ProcessId, RolloutId, RolloutKey};
 use gleaner::policy::{self, PolicyConfig, PolicyUpdate, SCHEME};
