@@ -11,20 +11,21 @@ use gleaner::call::{CallStatus, FailureKind, Sampling};
 use gleaner::engine::{EngineConfig, Process};
 use gleaner::harness::run::Cap;
 use gleaner::harness::{
-    Catalog, Choice, ModelEndpoint, Order, Report, RolloutConfig, Served, Stage, Task, Terms, helper, run_all,
+    BatchRun, Catalog, Kept, Ledger, ModelEndpoint, Plan, Report, RolloutConfig, Served, Stage, Terms, helper,
 };
 use gleaner::http::{ClientKeys, Http, SocketEndpoint, end};
-use gleaner::ids::{ProcessId, RolloutId, RolloutKey};
+use gleaner::ids::{BatchId, ProcessId, RolloutId, RolloutKey};
 use gleaner::policy::{self, PolicyConfig, PolicyUpdate, SCHEME};
 use gleaner::proxy::{App, Policies, ProxySettings, Rollouts};
 use gleaner::record::Recorder;
-use gleaner::store::{self, Finish, NewRollout, Outcome, Purpose, Reward, RolloutFilter, RolloutStatus, Store, StoreConfig};
+use gleaner::store::{self, Finish, NewRollout, Outcome, Purpose, Reward, RolloutFilter, RolloutStatus, StoreConfig};
 use gleaner::trajectory::Drift;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -253,47 +254,43 @@ async fn the_endpoint_tells_of_the_policy_s_window_and_pauses() {
 
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/harnesses/tiny-agent");
 
-/// Runs tiny-agent, or another agent in its place, as a plain process.
-async fn run(server: &Server, agent: Option<&str>, change: impl FnOnce(&mut Order)) -> Report {
-    let own = server.dir.path().join("harnesses/tiny-agent");
-    std::fs::create_dir_all(&own).unwrap();
+/// Runs tiny-agent, or another agent in its place, as a plain process; `plan` says how.
+async fn run(server: &Server, agent: Option<&str>, plan: Value) -> Report {
+    let own = server.dir.path().join("harnesses");
+    let folder = own.join("tiny-agent");
+    std::fs::create_dir_all(&folder).unwrap();
     for file in ["harness.toml", "build.sh", "agent.py"] {
-        std::fs::copy(Path::new(TINY).join(file), own.join(file)).unwrap();
+        std::fs::copy(Path::new(TINY).join(file), folder.join(file)).unwrap();
     }
     if let Some(agent) = agent {
-        std::fs::write(own.join("agent.py"), agent).unwrap();
+        std::fs::write(folder.join("agent.py"), agent).unwrap();
     }
-    let catalog = Catalog::load(own.parent()).unwrap();
-    let harness = catalog.get("tiny-agent").unwrap().clone();
-    let mut order = Order {
-        spec: harness.spec.clone().with(&Choice::default()).unwrap(),
-        harness,
-        variant: None,
-        task: Task::of_prompt("p"),
-        samples: 1,
-        image: None,
-        timeout: None,
-        max_calls: None,
-        max_tokens: None,
-        policy: None,
-        purpose: None,
-    };
-    change(&mut order);
-    let cache = server.dir.path().join("cache");
+    let mut whole = json!({"tasks": [{"id": "t", "prompt": "p"}], "harnesses": [{"harness": "tiny-agent"}], "attempts": 1});
+    whole.as_object_mut().unwrap().extend(plan.as_object().unwrap().clone());
+    let plan: Plan = serde_json::from_value(whole).unwrap();
+    let orders = plan.orders(&Catalog::load(Some(&own)).unwrap()).unwrap();
+    let (cache, artifacts) = (server.dir.path().join("cache"), server.dir.path().join("artifacts"));
     let config = EngineConfig::default();
     let engine = Process::new(&config, helper::install(&cache).unwrap(), "test-terms", Arc::new(|_| true)).unwrap();
     let stage = Stage {
         engine: &engine,
         endpoint: &server.endpoint,
         cache,
-        artifacts: server.dir.path().join("artifacts"),
+        artifacts: artifacts.clone(),
         image: config.base_image.clone(),
         limits: config.limits(),
         config: RolloutConfig::default(),
+        room: Arc::new(Semaphore::new(1)),
         cancel: CancellationToken::new(),
         progress: &|_| {},
     };
-    timeout(LONG, run_all(&stage, &[order])).await.expect("the run ends").unwrap().remove(0)
+    let ledger = Ledger { store: server.app.store.as_ref(), recorder: &server.app.recorder };
+    let kept = Kept::new(plan, Some(&own), &orders).unwrap();
+    let batch = BatchRun::begin(&ledger, BatchId::generate(), &kept, orders).await.unwrap();
+    timeout(LONG, batch.run(&stage, &ledger)).await.expect("the run ends").unwrap();
+    let rollouts = server.app.store.rollouts(&RolloutFilter::default()).await.unwrap();
+    assert_eq!(rollouts.len(), 1);
+    Report::of(&rollouts[0], &artifacts)
 }
 
 fn evidence(report: &Report) -> Value {
@@ -313,7 +310,7 @@ while True:
     except urllib.error.HTTPError:
         pass
 "#;
-    let report = run(&server, Some(agent), |order| order.max_calls = Some(3)).await;
+    let report = run(&server, Some(agent), json!({"max_calls": 3})).await;
     let facts = evidence(&report);
     // The fourth is the one that was refused.
     assert_eq!((report.outcome, report.reward, report.error, report.calls), (Outcome::Truncated, None, None, 4), "{facts:#}");
@@ -341,7 +338,7 @@ async fn a_harness_s_time_stands_still_while_its_policy_is_paused() {
         server.pause(false);
     };
     let begun = Instant::now();
-    let (report, ()) = tokio::join!(run(&server, None, |order| order.timeout = Some(limit)), pause);
+    let (report, ()) = tokio::join!(run(&server, None, json!({"timeout_s": limit.as_secs()})), pause);
     assert_eq!((report.outcome, report.calls, report.error.clone()), (Outcome::Passed, 2, None), "{:#}", evidence(&report));
     assert!(begun.elapsed() > limit);
     server.stop().await;
@@ -367,7 +364,7 @@ headers = {"authorization": "Bearer " + os.environ["KEY"], "content-type": "appl
 while True:
     urllib.request.urlopen(urllib.request.Request(os.environ["BASE_URL"] + "/chat/completions", body, headers)).read()
 "#;
-    let (report, ()) = tokio::join!(run(&server, Some(agent), |order| order.max_calls = Some(u64::MAX)), away);
+    let (report, ()) = tokio::join!(run(&server, Some(agent), json!({"max_calls": u64::MAX})), away);
     let facts = evidence(&report);
     assert_eq!((report.outcome, report.reward), (Outcome::InfraError, None), "{facts:#}");
     let error = report.error.unwrap();

@@ -52,15 +52,16 @@ mod tests {
 
     use super::*;
     use crate::harness::task::{Task, TaskFile, User, Verifier};
-    use crate::harness::{Catalog, Harness};
+    use crate::harness::{Catalog, Harness, HarnessChoice};
 
     fn order(harness: &str, task: Task) -> Order {
         let harness: Harness = Catalog::load(None).unwrap().get(harness).unwrap().clone();
         let spec = harness.spec.clone();
+        let choice = HarnessChoice { harness: harness.spec.name.clone(), wire: None, set: BTreeMap::new() };
         Order {
             harness,
             spec,
-            variant: None,
+            choice,
             task,
             samples: 1,
             image: None,

@@ -154,6 +154,8 @@ impl Plan {
             ("concurrency", self.concurrency == Some(0)),
             ("attempts", self.attempts == Some(0)),
             ("timeout_s", self.timeout_s == Some(0)),
+            ("max_calls", self.max_calls == Some(0)),
+            ("max_tokens", self.max_tokens == Some(0)),
         ];
         zero.into_iter().find(|(_, zero)| *zero).map_or(Ok(()), |(name, _)| Err(PlanError::Zero(name)))
     }
