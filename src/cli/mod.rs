@@ -2,6 +2,7 @@
 
 mod assemble;
 mod audit;
+mod doctor;
 mod engine;
 mod export;
 mod filter;
@@ -90,6 +91,17 @@ enum Command {
         #[command(flatten)]
         args: store::Args,
     },
+    /// Look at engine, limits, disks, images, store and policies, and say what to fix.
+    Doctor {
+        #[command(flatten)]
+        store: StoreArgs,
+        #[command(flatten)]
+        policy: PolicyArgs,
+        #[command(flatten)]
+        engine: EngineArgs,
+        #[command(flatten)]
+        args: doctor::Args,
+    },
     /// List harnesses, or build a harness's payload.
     Harness {
         #[command(flatten)]
@@ -135,6 +147,7 @@ async fn run_command(command: Command) -> Result<ExitCode, Stop> {
         Command::Serve { store, policy, args } => serve::run(&store, &policy, args).await,
         Command::Run { store, policy, engine, args } => runner::run(&store, &policy, &engine, args).await,
         Command::Harness { store, args } => runner::harness(&store, args).await,
+        Command::Doctor { store, policy, engine, args } => doctor::run(&store, &policy, &engine, &args).await,
         Command::Store { store, args } => {
             let config = store.config()?;
             store::run(args, store.open().await?.as_ref(), &|policy| config.trained(policy)).await

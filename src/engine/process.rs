@@ -17,8 +17,8 @@ use bytes::Bytes;
 use tokio_util::task::TaskTracker;
 
 use super::{
-    Engine, EngineConfig, EngineError, ExecResult, ExecSpec, ImageFacts, IsAlive, Network, Places, SandboxEnd, SandboxId,
-    SandboxSpec,
+    Engine, EngineConfig, EngineError, ExecResult, ExecSpec, Finding, ImageFacts, IsAlive, Network, Places, SandboxEnd,
+    SandboxId, SandboxSpec,
 };
 use folder::Folder;
 use spawn::Init;
@@ -116,6 +116,11 @@ impl Engine for Process {
     async fn ready(&self) -> Result<(), EngineError> {
         tracing::warn!("{}", Self::WARNING);
         Ok(())
+    }
+
+    async fn look(&self) -> Vec<Finding> {
+        let advice = "for tasks or models that you do not trust, and for images, use Docker (--engine docker)";
+        vec![Finding::warning("engine", Self::WARNING, advice)]
     }
 
     async fn ensure(&self, name: &str) -> Result<ImageFacts, EngineError> {
