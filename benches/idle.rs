@@ -69,7 +69,7 @@ impl Idle {
         command.args(["--samples", &count_text, "--concurrency", &count_text]);
         command.arg("--harnesses").arg(at("harnesses")).arg("--database").arg(at("gleaner.db"));
         command.envs([("TMPDIR", &temp), ("XDG_CACHE_HOME", &at("cache")), ("HOME", &at("home"))]);
-        command.env("GLEANER_LOG", "error").stdin(Stdio::null()).stdout(Stdio::null());
+        command.env("GLEANER_LOG", "error").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let idle = Self { child: command.spawn().unwrap(), folder: folder };
         let begun = Instant::now();
         until("all harnesses are idle", || fs::read_dir(&ready).unwrap().count() == count);
