@@ -3,6 +3,7 @@
 mod assemble;
 mod audit;
 mod batch;
+mod doctor;
 mod engine;
 mod export;
 mod filter;
@@ -104,6 +105,17 @@ enum Command {
         #[command(flatten)]
         args: store::Args,
     },
+    /// Look at engine, limits, disks, images, store and policies, and say what to fix.
+    Doctor {
+        #[command(flatten)]
+        store: StoreArgs,
+        #[command(flatten)]
+        policy: PolicyArgs,
+        #[command(flatten)]
+        engine: EngineArgs,
+        #[command(flatten)]
+        args: doctor::Args,
+    },
     /// List harnesses, or build a harness's payload.
     Harness {
         #[command(flatten)]
@@ -150,6 +162,7 @@ async fn run_command(command: Command) -> Result<ExitCode, Stop> {
         Command::Run { store, policy, engine, args } => runner::run(&store, &policy, &engine, args).await,
         Command::Batch { store, policy, engine, args } => runner::batch(&store, &policy, &engine, args).await,
         Command::Harness { store, args } => runner::harness(&store, args).await,
+        Command::Doctor { store, policy, engine, args } => doctor::run(&store, &policy, &engine, &args).await,
         Command::Store { store, args } => {
             let config = store.config()?;
             store::run(args, store.open().await?.as_ref(), &|policy| config.trained(policy)).await

@@ -3,6 +3,7 @@
 mod enter;
 mod exec;
 mod image;
+mod look;
 mod sandbox;
 mod sweep;
 
@@ -21,8 +22,8 @@ use futures::{StreamExt, TryStreamExt};
 use tokio::sync::Semaphore;
 
 use super::{
-    Engine, EngineConfig, EngineError, ExecResult, ExecSpec, ImageFacts, IsAlive, Places, SandboxEnd, SandboxId, SandboxSpec,
-    base_image,
+    Engine, EngineConfig, EngineError, ExecResult, ExecSpec, Finding, ImageFacts, IsAlive, Places, SandboxEnd, SandboxId,
+    SandboxSpec, base_image,
 };
 
 /// Where the model answers in a container: each has a loopback of its own.
@@ -77,6 +78,10 @@ impl Engine for Docker {
             Ok(Err(error)) => Err(unreachable(error.to_string())),
             Err(_) => Err(unreachable("no answer within 10 s".to_owned())),
         }
+    }
+
+    async fn look(&self) -> Vec<Finding> {
+        look::look(self).await
     }
 
     async fn image(&self, name: &str) -> Result<Option<ImageFacts>, EngineError> {

@@ -3,6 +3,7 @@
 pub mod base_image;
 mod config;
 mod docker;
+mod finding;
 mod output;
 pub mod owner;
 mod process;
@@ -15,6 +16,7 @@ use bytes::Bytes;
 
 pub use config::{EngineConfig, EngineKind};
 pub use docker::Docker;
+pub use finding::{Finding, Health};
 pub use process::Process;
 
 /// Says whether the Gleaner process of that id lives.
@@ -35,6 +37,9 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// Says why it doesn't.
     async fn ready(&self) -> Result<(), EngineError>;
+
+    /// What it is and what it can, for people who look why something does not work.
+    async fn look(&self) -> Vec<Finding>;
 
     /// What is to be known of an image, or `None` if the engine does not have it.
     async fn image(&self, name: &str) -> Result<Option<ImageFacts>, EngineError>;

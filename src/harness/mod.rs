@@ -46,6 +46,7 @@ pub use fit::fits;
 pub use outcome::matches_pattern;
 pub use payload::{Builder, PAYLOAD, PayloadError};
 pub use plan::{HarnessChoice, Plan, PlanError, Tasks};
+pub use sockets::try_out as try_sockets;
 pub use task::{Task, TaskError, TaskImage};
 
 /// Where rollouts run and what they have there.
