@@ -340,6 +340,22 @@ async fn run_shell(command: &str, task: Task, outcome: &str) -> Report {
     ran.reports.remove(0)
 }
 
+/// Where the engine's storage has no quotas: the sandbox is ended soon after, and verified as it is.
+#[tokio::test]
+#[ignore = "needs Docker"]
+async fn who_fills_the_disk_is_ended() {
+    let needs = Needs { disk_bytes: Some(20 << 20), timeout_s: Some(60), ..Needs::default() };
+    let task = Task { needs, verifier: Some(Verifier::shell("test -s big")), ..Task::of_prompt("p") };
+    let report = run_shell("head -c 60000000 /dev/zero >big || exit 0; exec sleep 1000", task, "").await;
+    let evidence: Value =
+        serde_json::from_slice(&std::fs::read(report.artifacts.join("evidence.json")).unwrap_or_default()).unwrap_or_default();
+    // With quotas the harness is told by the system, and goes on.
+    if report.outcome != Outcome::Passed {
+        assert_eq!((report.outcome, report.reward), (Outcome::Truncated, Some(1.0)), "{report:?}");
+    }
+    assert!(report.ms < 45_000, "{report:?} {evidence}");
+}
+
 #[tokio::test]
 #[ignore = "needs Docker"]
 async fn outcomes_are_told_apart() {

@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{
     Engine, EngineConfig, EngineError, ExecResult, ExecSpec, Finding, ImageFacts, IsAlive, Network, Places, SandboxEnd,
-    SandboxId, SandboxSpec,
+    SandboxId, SandboxSpec, Tell,
 };
 use folder::Folder;
 use spawn::Init;
@@ -119,6 +119,10 @@ impl Engine for Process {
         false
     }
 
+    async fn isolation(&self) -> Result<Option<String>, EngineError> {
+        Ok(None)
+    }
+
     async fn ready(&self) -> Result<(), EngineError> {
         tracing::warn!("{}", Self::WARNING);
         Ok(())
@@ -140,7 +144,7 @@ impl Engine for Process {
         Err(refused(format!("run in image {name}"), "the process engine has no images; use Docker (--engine docker)"))
     }
 
-    async fn build(&self, name: &str, _context: Bytes, _tell: &(dyn Fn(&str) + Send + Sync)) -> Result<(), EngineError> {
+    async fn build(&self, name: &str, _context: Bytes, _tell: Tell<'_>) -> Result<(), EngineError> {
         Err(refused(format!("build image {name}"), "the process engine has no images; use Docker (--engine docker)"))
     }
 
@@ -201,8 +205,7 @@ impl Engine for Process {
             Some((Arc::clone(&one.folder), one.spec.clone()?))
         })?;
         let doing = || format!("run {} in sandbox {}", command.command.first().map_or("nothing", String::as_str), sandbox.0);
-        // Our helper, which may ask for root's powers, needs none over this user's own files.
-        if let Some(user) = command.user.as_ref().filter(|user| !command.privileged && !self.is_own(user)) {
+        if let Some(user) = command.user.as_ref().filter(|user| !self.is_own(user)) {
             return Err(refused(doing(), &format!("it is to run as user {user}; use Docker (--engine docker)")));
         }
         spawn::exec(&self.helper, &folder, &spec, command).await.map_err(failed(doing()))
@@ -220,6 +223,23 @@ impl Engine for Process {
         let source = PathBuf::from(path);
         let failed = failed(format!("copy {path} out of sandbox {}", sandbox.0));
         blocking(move || files::pack(&own, &source)).await.map_err(failed)
+    }
+
+    async fn copy_out_to(&self, sandbox: &SandboxId, path: &str, file: &Path, limit: u64) -> Result<u64, EngineError> {
+        let tar = self.copy_out(sandbox, path).await?;
+        let doing = format!("copy {path} out of sandbox {} to {}", sandbox.0, file.display());
+        let length = tar.len() as u64;
+        let target = file.to_owned();
+        let kept = tar.slice(..tar.len().min(usize::try_from(limit).unwrap_or(usize::MAX)));
+        blocking(move || std::fs::write(target, kept)).await.map_err(failed(doing.clone()))?;
+        if length > limit {
+            return Err(refused(doing, &format!("it has more than {limit} bytes")));
+        }
+        Ok(length)
+    }
+
+    async fn disk_used(&self, _sandbox: &SandboxId) -> Result<Option<u64>, EngineError> {
+        Ok(None)
     }
 
     async fn logs(&self, sandbox: &SandboxId) -> Result<(Bytes, Bytes), EngineError> {

@@ -1,4 +1,4 @@
-//! The host's side of the talk with a sandbox's init: `ready`, `go`, `started`, `exited`, `stop`, `hold`, `pass`, `mark`,
+//! The host's side of the talk with a sandbox's init: `ready`, `write`, `wrote`, `failed`, `go`, `started`, `exited`, `stop`, `hold`, `pass`, `mark`,
 //! a line each.
 
 use std::os::unix::fs::PermissionsExt as _;
@@ -55,6 +55,23 @@ impl Control {
     fn new(stream: UnixStream) -> Self {
         let (reader, writer) = stream.into_split();
         Self { lines: BufReader::new(reader).lines(), writer }
+    }
+
+    /// Has the init write a file as the harness's user, before the harness starts. `mode` is octal.
+    ///
+    /// # Errors
+    /// If the init is gone, or could not write it.
+    pub async fn write(&mut self, path: &str, mode: &str, content: &[u8]) -> std::io::Result<()> {
+        if path.contains('\n') {
+            return Err(std::io::Error::other(format!("a path with a line's end in it: {path:?}")));
+        }
+        self.writer.write_all(format!("write {mode} {} {path}\n", content.len()).as_bytes()).await?;
+        self.writer.write_all(content).await?;
+        match self.next().await? {
+            Message::Wrote => Ok(()),
+            Message::Failed(why) => Err(std::io::Error::other(why)),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// Lets the harness go.
@@ -114,13 +131,18 @@ impl Control {
 #[derive(Clone, Debug, PartialEq)]
 enum Message {
     Ready,
+    Wrote,
+    Failed(String),
     Started,
+    /// Somebody other than the host wants the sandbox to end.
+    Terminated,
     Exited(Exit),
     Other(String),
 }
 
 fn unexpected(message: &Message) -> std::io::Error {
     let said = match message {
+        Message::Terminated => return std::io::Error::other("the engine stopped the sandbox"),
         Message::Other(line) => line.clone(),
         other => format!("{other:?}"),
     };
@@ -128,9 +150,14 @@ fn unexpected(message: &Message) -> std::io::Error {
 }
 
 fn parse(line: &str) -> Message {
+    if let Some(why) = line.strip_prefix("failed ") {
+        return Message::Failed(why.to_owned());
+    }
     let mut words = line.split(' ');
     match words.next() {
         Some("ready") => Message::Ready,
+        Some("wrote") => Message::Wrote,
+        Some("terminated") => Message::Terminated,
         Some("started") => Message::Started,
         Some("exited") => exit(words).map_or_else(|| Message::Other(line.to_owned()), Message::Exited),
         _ => Message::Other(line.to_owned()),
@@ -173,6 +200,7 @@ mod tests {
         let full = Exit { timed_out: false, out_of_memory: true, ..killed };
         assert_eq!(parse("exited code=137 signal=9 timed_out=0 oom=1 ms=7"), Message::Exited(full));
         assert_eq!((parse("ready"), parse("started 7")), (Message::Ready, Message::Started));
+        assert_eq!((parse("wrote"), parse("failed /a: no room")), (Message::Wrote, Message::Failed("/a: no room".to_owned())));
         assert_eq!(parse("exited soon"), Message::Other("exited soon".to_owned()));
     }
 

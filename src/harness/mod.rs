@@ -12,6 +12,7 @@ mod driver;
 mod endpoint;
 mod fit;
 pub mod helper;
+pub mod isolation;
 mod outcome;
 mod output;
 mod patience;

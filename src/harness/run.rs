@@ -27,12 +27,14 @@ pub struct Exit {
     pub ms: u64,
 }
 
-/// A bound on what a rollout may use of its model.
+/// A bound on what a rollout may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cap {
     Calls,
     Tokens,
+    /// Of its sandbox's own files.
+    Disk,
 }
 
 /// The rewards of a rollout: the one that counts, and those of other names.

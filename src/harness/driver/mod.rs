@@ -1,7 +1,9 @@
 //! Carries out one rollout: does on the engine what [`super::run`] says, and tells it what came of it.
 
+mod disk;
 mod keep;
 mod prepare;
+mod probe;
 mod verify;
 mod wait;
 
@@ -12,11 +14,11 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::artifacts::{Artifacts, tail};
+use super::artifacts::Artifacts;
 use super::control::{Control, ControlListener};
 use super::endpoint::Terms;
 use super::payload::PAYLOAD;
-use super::run::{Action, Event, Exit, Rewards, Run, Verdict};
+use super::run::{Action, Cap, Event, Exit, Rewards, Run, Verdict};
 use super::sockets::{self, SocketFolder};
 use super::task::User;
 use super::template::{Launch, Variables};
@@ -281,7 +283,6 @@ impl<'a> Driver<'a> {
             env: Vec::new(),
             workdir: None,
             user: None,
-            privileged: false,
             stdin: Bytes::new(),
             timeout,
             output_limit: self.stage.config.log_limit_bytes,
@@ -316,10 +317,4 @@ fn doing(action: &Action) -> &'static str {
         Action::Verify => "verifying",
         Action::Finish(_) => "clearing away",
     }
-}
-
-/// What a command said. An engine that can't start one says so on its standard output.
-fn said(result: &ExecResult) -> String {
-    let said = [tail(&result.stderr), tail(&result.stdout)].join(" ");
-    format!("exit code {}: {}", result.exit_code, said.trim())
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{Driver, GRACE, Outcome, READY};
+use super::{Driver, GRACE, Outcome, READY, disk};
 use crate::harness::run::{Cap, Event, Exit};
 
 impl Driver<'_> {
@@ -46,18 +46,28 @@ impl Driver<'_> {
     /// Waits for the harness's end, and ends it when it asks for more than its terms allow. Its time stands still while its policy is
     /// paused.
     async fn exited(&mut self) -> Outcome<Exit> {
-        let Some(control) = &mut self.control else { anyhow::bail!("there is no line to the sandbox's init") };
+        let (Some(control), Some(sandbox)) = (&mut self.control, &self.sandbox) else {
+            anyhow::bail!("there is no line to the sandbox's init")
+        };
         let (endpoint, id) = (self.stage.endpoint, self.new.id);
         control.go().await?;
         // The init keeps the deadline; this is for one that can't.
         let mut backstop = Backstop::new(Instant::now(), self.prepared.timeout + GRACE + READY);
         let (mut capped, mut held): (Option<Cap>, bool) = (None, false);
+        let overfull = disk::overfull(self.stage.engine, sandbox, self.prepared.limits.disk_bytes);
+        tokio::pin!(overfull);
         loop {
             tokio::select! {
                 biased;
                 // Before the end: the harness may have ended because of it.
                 cap = endpoint.capped(id), if capped.is_none() => {
                     capped = Some(cap);
+                    control.stop().await?;
+                    backstop = Backstop::new(Instant::now(), GRACE + READY);
+                }
+                used = &mut overfull, if capped.is_none() => {
+                    capped = Some(Cap::Disk);
+                    self.artifacts.note("disk_bytes", used);
                     control.stop().await?;
                     backstop = Backstop::new(Instant::now(), GRACE + READY);
                 }
