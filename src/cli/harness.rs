@@ -6,8 +6,10 @@ use std::process::ExitCode;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use super::check;
 use super::progress::Watcher;
 use super::terminal::{Paint, print, table};
+use crate::config::Config;
 use crate::engine::{Docker, EngineError, base_image};
 use crate::harness::spec::{BuildPlace, SpecError};
 use crate::harness::{Builder, Catalog, Harness, Progress};
@@ -34,11 +36,18 @@ enum Command {
         /// The harness
         name: String,
     },
+    /// Checks harnesses against a scripted policy, in containers without network
+    Check(check::Args),
 }
 
 impl Args {
-    /// Whether the command needs a container engine.
+    /// Whether the command can't do without a container engine.
     pub(super) fn needs_engine(&self) -> bool {
+        matches!(self.command, Command::Check(_))
+    }
+
+    /// Whether the command may need a container engine, as some payloads do.
+    pub(super) fn may_need_engine(&self) -> bool {
         matches!(self.command, Command::Build { .. })
     }
 }
@@ -67,27 +76,32 @@ pub(super) async fn ensure_builder_image(harness: &Harness, docker: &Docker, bas
     Ok(())
 }
 
-/// Runs the command; `docker` is there if [`Args::needs_engine`] says so, `base` the default image.
+/// Runs the command; `docker` is there if [`Args::needs_engine`] says so, and if it can be if [`Args::may_need_engine`] does; `config` says the rest.
 ///
 /// # Errors
 /// If a harness is wrong or unknown, or its payload can't be built.
 pub(super) async fn run(
     args: &Args,
     docker: Option<&Docker>,
-    base: &str,
+    config: &Config,
     cancel: &CancellationToken,
 ) -> anyhow::Result<ExitCode> {
+    let base = &config.engine.base_image;
+    let no_engine = |doing: String| EngineError::Failed { doing, why: "there is no container engine".to_owned() };
+    if let Command::Check(check) = &args.command {
+        let docker = docker.ok_or_else(|| no_engine("check harnesses".to_owned()))?;
+        let harnesses = args.harnesses.as_deref();
+        return check::run(check, &check::Surroundings { config, docker, harnesses, json: args.json, cancel }).await;
+    }
     let catalog = Catalog::load(args.harnesses.as_deref())?;
     let cache = cache_folder()?;
     match &args.command {
+        Command::Check(_) => {}
         Command::List => print(&listed(&catalog, &cache, args.json)?)?,
         Command::Build { name } => {
             let harness = catalog.get(name)?;
             if harness.spec.payload.place == BuildPlace::Container {
-                let docker = docker.ok_or_else(|| EngineError::Failed {
-                    doing: format!("build {name}"),
-                    why: "there is no container engine".to_owned(),
-                })?;
+                let docker = docker.ok_or_else(|| no_engine(format!("build {name}")))?;
                 ensure_builder_image(harness, docker, base, &cache).await?;
             }
             let watcher = Watcher::new();

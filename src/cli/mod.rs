@@ -2,6 +2,7 @@
 
 mod assemble;
 mod audit;
+mod check;
 mod export;
 mod filter;
 mod harness;
@@ -9,6 +10,7 @@ mod list;
 mod progress;
 mod run;
 mod runner;
+mod scripted;
 mod serve;
 mod show;
 mod store;
@@ -87,7 +89,7 @@ enum Command {
         #[command(flatten)]
         args: store::Args,
     },
-    /// List harnesses, or build a harness's payload.
+    /// List harnesses, build a harness's payload, or check harnesses against a scripted policy.
     Harness {
         #[command(flatten)]
         store: StoreArgs,

@@ -12,14 +12,15 @@ use crate::http::{self, SocketEndpoint};
 use crate::store;
 
 use super::assemble::{self, PolicyArgs, StoreArgs};
-use super::{Stop, harness, run};
+use super::{Stop, harness, run, scripted};
 
 /// `gleaner run`.
 pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, args: run::Args) -> Result<ExitCode, Stop> {
     let mut config = store.config()?;
-    let orders =
+    let mut orders =
         run::orders(&args).map_err(|error| if run::is_usage(&error) { Stop::Usage(error) } else { Stop::Failed(error) })?;
     policy.apply(&mut config)?;
+    scripted::assign(&mut config, &mut orders);
     let docker = docker(&config).await?;
     let http = assemble::http(&config).await?;
     let app = Arc::clone(&http.app);
@@ -42,9 +43,15 @@ pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, args: run::Args)
 /// `gleaner harness`.
 pub(super) async fn harness(store: &StoreArgs, args: harness::Args) -> Result<ExitCode, Stop> {
     let config = store.config()?;
-    let docker = if args.needs_engine() { docker(&config).await.ok() } else { None };
+    let docker = if args.needs_engine() {
+        Some(docker(&config).await?)
+    } else if args.may_need_engine() {
+        docker(&config).await.ok()
+    } else {
+        None
+    };
     let cancel = CancellationToken::new();
-    let running = harness::run(&args, docker.as_ref(), &config.engine.base_image, &cancel);
+    let running = harness::run(&args, docker.as_ref(), &config, &cancel);
     tokio::pin!(running);
     let asked = super::asked_to_end()?;
     let ended = tokio::select! {

@@ -21,6 +21,8 @@ use crate::store::{Rollout, RolloutFilter, Store, StoreError};
 use crate::trajectory::{Built, Drift};
 use words::Words;
 
+pub(super) use branches::Branch;
+
 /// Shows one rollout: how it ended, its calls, why calls were left out, its samples, and why they are
 /// several. Works while a server runs on the same
 /// store.
@@ -43,6 +45,19 @@ pub(super) struct Args {
     /// Print one JSON object, `{"rollout", "calls", "samples", "left_out", "branches"}`, with everything
     #[arg(long)]
     json: bool,
+}
+
+/// Why the rollout became more samples than one.
+///
+/// # Errors
+/// If its calls can't be read.
+pub(super) async fn branches_of(
+    store: &dyn Store,
+    rollout: &Rollout,
+    records: &[CallRecord],
+    built: &Built,
+) -> anyhow::Result<Vec<Branch>> {
+    Ok(branches::of(&built.samples, &views(store, rollout, records, built).await?))
 }
 
 /// Runs the command. `trained` says of a policy's name whether it is trained.

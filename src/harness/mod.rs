@@ -3,6 +3,7 @@
 
 mod artifacts;
 mod catalog;
+mod check;
 mod choice;
 mod config;
 mod control;
@@ -32,6 +33,7 @@ use driver::{Driver, Prepared, Slot};
 use spec::Spec;
 
 pub use catalog::{Catalog, Harness};
+pub use check::CheckSpec;
 pub use choice::Choice;
 pub use config::RolloutConfig;
 pub use endpoint::{ModelEndpoint, Terms};
