@@ -77,7 +77,8 @@ async fn a_harness_that_is_fit_for_training_passes() {
 
 #[tokio::test]
 async fn a_history_that_is_rewritten_is_more_than_one_sample() {
-    let agent = with(&original("agent.py"), "messages.append(message)", "messages.append({**message, \"content\": \"I did it.\"})");
+    let agent =
+        with(&original("agent.py"), "messages.append(message)", "messages.append({**message, \"content\": \"I did it.\"})");
     let (checked, faults) = fails(&agent, "").await;
     assert_eq!((&checked["samples"], &checked["outcome"]), (&json!(2), &json!("passed")), "{checked}");
     assert!(faults.starts_with("one conversation became 2 samples instead of 1: the reply of call "), "{faults}");

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
+use crate::engine::EngineKind;
 use crate::http::{AdminKey, ClientKeys, Http};
 use crate::ids::ProcessId;
 use crate::policy::{self, Policy, PolicyConfig};
@@ -36,6 +37,21 @@ pub(super) struct PolicyArgs {
     /// `default`. `scripted:` needs none: each harness is told to use its shell once and to end
     #[arg(long, value_name = "URL", env = "GLEANER_POLICY")]
     policy: Option<String>,
+}
+
+/// What runs harnesses.
+#[derive(clap::Args)]
+pub(super) struct EngineArgs {
+    /// What runs harnesses: docker, or process (plain processes of this user, WITHOUT ISOLATION) [default: docker]
+    #[arg(long, value_name = "ENGINE", env = "GLEANER_ENGINE")]
+    engine: Option<EngineKind>,
+}
+
+impl EngineArgs {
+    /// Puts the flag into the config.
+    pub fn apply(&self, config: &mut Config) {
+        config.engine.kind = self.engine.unwrap_or(config.engine.kind);
+    }
 }
 
 impl StoreArgs {
@@ -123,6 +139,7 @@ pub(super) async fn http_with(config: &Config, policies: Policies) -> Result<Htt
         compress: config.server.compress,
         cors_origins: config.server.cors_origins.clone().into(),
         metrics,
+        harnesses_reach_it: config.engine.kind == EngineKind::Process,
     })
 }
 
@@ -136,10 +153,10 @@ fn policies(config: &Config) -> Result<Policies, Stop> {
     Policies::new(policies, config.routes.clone()).context("no policy is named").map_err(Stop::Usage)
 }
 
-/// The name and the settings of the policy that answers where this one is asked for, or none.
-pub(super) fn answering<'a>(config: &'a Config, name: Option<&str>) -> Option<(&'a String, &'a PolicyConfig)> {
-    let named = name.and_then(|name| config.policies.get_key_value(name));
-    named.or_else(|| config.policies.get_key_value(Policies::DEFAULT)).or_else(|| config.policies.first_key_value())
+/// The name of the policy that answers where this one is asked for, or none.
+pub(super) fn answering<'a>(config: &'a Config, name: Option<&'a str>) -> Option<&'a str> {
+    let default = || config.policies.keys().find(|name| *name == Policies::DEFAULT).or_else(|| config.policies.keys().next());
+    name.or_else(|| default().map(String::as_str))
 }
 
 /// Makes one policy, its key from the environment.

@@ -10,7 +10,7 @@ use super::check;
 use super::progress::Watcher;
 use super::terminal::{Paint, print, table};
 use crate::config::Config;
-use crate::engine::{Docker, EngineError, base_image};
+use crate::engine::{Engine, EngineError};
 use crate::harness::spec::{BuildPlace, SpecError};
 use crate::harness::{Builder, Catalog, Harness, Progress};
 
@@ -41,15 +41,22 @@ enum Command {
 }
 
 impl Args {
-    /// Whether the command can't do without a container engine.
-    pub(super) fn needs_engine(&self) -> bool {
-        matches!(self.command, Command::Check(_))
+    /// Whether the command needs a container engine.
+    pub(super) fn engine(&self) -> Need {
+        match self.command {
+            Command::List => Need::No,
+            Command::Build { .. } => Need::Perhaps,
+            Command::Check(_) => Need::Yes,
+        }
     }
+}
 
-    /// Whether the command may need a container engine, as some payloads do.
-    pub(super) fn may_need_engine(&self) -> bool {
-        matches!(self.command, Command::Build { .. })
-    }
+/// Whether a command needs a container engine.
+pub(super) enum Need {
+    No,
+    /// Some payloads are built in containers.
+    Perhaps,
+    Yes,
 }
 
 /// Where payloads and our helper are kept: `gleaner` in the user's cache folder.
@@ -68,30 +75,30 @@ pub(super) fn cache_folder() -> anyhow::Result<PathBuf> {
 ///
 /// # Errors
 /// If the image can't be had.
-pub(super) async fn ensure_builder_image(harness: &Harness, docker: &Docker, base: &str, cache: &Path) -> anyhow::Result<()> {
+pub(super) async fn ensure_builder_image(harness: &Harness, engine: &dyn Engine, base: &str, cache: &Path) -> anyhow::Result<()> {
     let builder = Builder { cache, image: base, progress: &|_| {}, cancel: &CancellationToken::new() };
     if harness.spec.payload.place == BuildPlace::Container && !builder.folder(harness)?.is_dir() {
-        base_image::ensure(docker, harness.spec.payload.image.as_deref().unwrap_or(base)).await?;
+        engine.ensure(harness.spec.payload.image.as_deref().unwrap_or(base)).await?;
     }
     Ok(())
 }
 
-/// Runs the command; `docker` is there if [`Args::needs_engine`] says so, and if it can be if [`Args::may_need_engine`] does; `config` says the rest.
+/// Runs the command; `engine` is there if [`Args::engine`] says so.
 ///
 /// # Errors
 /// If a harness is wrong or unknown, or its payload can't be built.
 pub(super) async fn run(
     args: &Args,
-    docker: Option<&Docker>,
+    engine: Option<&dyn Engine>,
     config: &Config,
     cancel: &CancellationToken,
 ) -> anyhow::Result<ExitCode> {
     let base = &config.engine.base_image;
     let no_engine = |doing: String| EngineError::Failed { doing, why: "there is no container engine".to_owned() };
     if let Command::Check(check) = &args.command {
-        let docker = docker.ok_or_else(|| no_engine("check harnesses".to_owned()))?;
+        let engine = engine.ok_or_else(|| no_engine("check harnesses".to_owned()))?;
         let harnesses = args.harnesses.as_deref();
-        return check::run(check, &check::Surroundings { config, docker, harnesses, json: args.json, cancel }).await;
+        return check::run(check, &check::Surroundings { config, engine, harnesses, json: args.json, cancel }).await;
     }
     let catalog = Catalog::load(args.harnesses.as_deref())?;
     let cache = cache_folder()?;
@@ -101,10 +108,10 @@ pub(super) async fn run(
         Command::Build { name } => {
             let harness = catalog.get(name)?;
             if harness.spec.payload.place == BuildPlace::Container {
-                let docker = docker.ok_or_else(|| no_engine(format!("build {name}")))?;
-                ensure_builder_image(harness, docker, base, &cache).await?;
+                let engine = engine.ok_or_else(|| no_engine(format!("build {name}")))?;
+                ensure_builder_image(harness, engine, base, &cache).await?;
             }
-            let watcher = Watcher::new();
+            let watcher = Watcher::new(std::sync::Arc::new(|_| 0));
             let tell = |line: &str| watcher.tell(Progress::Building { harness: name.clone(), line: line.to_owned() });
             let built = Builder { cache: &cache, image: base, progress: &tell, cancel }.ready(harness).await;
             watcher.done();

@@ -27,6 +27,7 @@ impl Spec {
             self.parameters.extend(change.parameters);
             self.files.extend(change.files);
             self.check = self.check.changed_by(change.check);
+            self.signature.extend(change.signature);
         }
         for (name, value) in choice.set {
             if !self.parameters.contains_key(name) {
@@ -78,6 +79,8 @@ mod tests {
         [parameters]
         steps = 3
         class = "plain"
+        [signature]
+        user-agent = "small/*"
         [run]
         command = ["run", "{{steps}}"]
         env = { URL = "{{base_url}}" }
@@ -89,6 +92,7 @@ mod tests {
         [wires.messages]
         env = { URL = "{{root_url}}" }
         parameters = { class = "blocks" }
+        signature = { x-api = "*" }
         [wires.responses]
         command = ["respond"]
     "#;
@@ -139,6 +143,13 @@ mod tests {
         assert_eq!(told(&wire("responses")), expected(["responses", "{{base_url}}", "plain", "respond"]));
         assert_eq!(told(&variant("bare")), expected(["messages", "{{root_url}}", "bare", "run"]));
         assert_eq!(told(&Choice { wire: Some("chat"), ..variant("bare") }), expected(["chat", "{{base_url}}", "bare", "run"]));
+    }
+
+    #[test]
+    fn a_wire_s_own_headers_are_beside_those_of_all() {
+        let signature = |choice: &Choice<'_>| small(choice).unwrap().signature.into_keys().collect::<Vec<_>>();
+        assert_eq!(signature(&Choice::default()), ["user-agent"]);
+        assert_eq!(signature(&wire("messages")), ["user-agent", "x-api"]);
     }
 
     #[test]

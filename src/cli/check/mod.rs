@@ -6,10 +6,11 @@ mod shown;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use futures::StreamExt as _;
+use serde_json::json;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::Stop;
@@ -19,12 +20,13 @@ use super::progress::Watcher;
 use super::show;
 use super::terminal::{Paint, print};
 use crate::config::Config;
-use crate::engine::{Docker, base_image};
+use crate::engine::Engine;
 use crate::harness::spec::SpecError;
-use crate::harness::task::Verifier;
-use crate::harness::{Catalog, Choice, Order, Report, Stage, Task, run_all};
+use crate::harness::{
+    BatchRun, Catalog, Choice, Harness, HarnessChoice, Kept, Ledger, ModelEndpoint, Order, Plan, Report, Stage, Standing, Tasks,
+};
 use crate::http::{self, SocketEndpoint};
-use crate::ids::RolloutId;
+use crate::ids::{BatchId, RolloutId};
 use crate::policy::{PolicyConfig, PolicyKind, Scripted};
 use crate::proxy::{App, Policies};
 use crate::store::Purpose;
@@ -64,7 +66,7 @@ pub(super) struct Args {
 /// What a check needs of whoever started it.
 pub(super) struct Surroundings<'a> {
     pub config: &'a Config,
-    pub docker: &'a Docker,
+    pub engine: &'a dyn Engine,
     /// A folder of harnesses beside the built-in ones.
     pub harnesses: Option<&'a Path>,
     pub json: bool,
@@ -75,6 +77,7 @@ pub(super) struct Surroundings<'a> {
 struct Cell {
     /// How it is named on the command line, and its wire.
     label: String,
+    plan: Plan,
     order: Order,
     policy: Arc<Scripted>,
 }
@@ -102,52 +105,59 @@ pub(super) async fn run(args: &Args, surroundings: &Surroundings<'_>) -> anyhow:
     Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What there is to check, in the order of the catalogue or of the command line.
-fn cells(args: &Args, catalog: &Catalog) -> Result<Vec<Cell>, SpecError> {
+/// What there is to check, in the order of the command line and of the catalogue; what is named twice is there once.
+fn cells(args: &Args, catalog: &Catalog) -> anyhow::Result<Vec<Cell>> {
     let mut cells: Vec<Cell> = Vec::new();
     for name in &args.names {
-        let all = name == "all";
-        let named = if all { catalog.all().collect() } else { vec![catalog.get(name.split(':').next().unwrap_or_default())?] };
-        for harness in named {
-            let variant = name.split_once(':').map(|(_, variant)| variant);
-            let spoken = |wire: &str| harness.spec.clone().with(&Choice { variant, wire: Some(wire), set: &[] });
-            let specs = match args.wire.as_deref() {
-                None => vec![harness.spec.clone().with(&Choice { variant, ..Choice::default() })?],
-                Some("all") => harness.spec.wires().filter_map(|wire| spoken(wire).ok()).collect(),
-                Some(wire) if all => spoken(wire).into_iter().collect(),
-                Some(wire) => vec![spoken(wire)?],
-            };
-            for spec in specs {
-                let name = if all { &spec.name } else { name };
-                let label = format!("{name} on {}", spec.wire);
-                if cells.iter().any(|cell| cell.label == label) {
-                    continue;
+        let harnesses: Vec<&Harness> =
+            if name == "all" { catalog.all().collect() } else { vec![catalog.get(name.split(':').next().unwrap_or_default())?] };
+        for harness in harnesses {
+            let name = if name == "all" { &harness.spec.name } else { name };
+            for wire in wires(args, harness, name)? {
+                let cell = Cell::new(args, catalog, name, wire)?;
+                if cells.iter().all(|other| other.label != cell.label) {
+                    cells.push(cell);
                 }
-                let script = Some(spec.script(Some(COMMAND)));
-                let config = PolicyConfig { kind: PolicyKind::Scripted, script, ..PolicyConfig::default() };
-                // It refuses what a config file can say only.
-                let Ok(policy) = Scripted::new(&label, &config) else { continue };
-                let order = Order {
-                    harness: harness.clone(),
-                    spec,
-                    variant: variant.map(str::to_owned),
-                    task: task(),
-                    samples: 1,
-                    image: args.image.clone(),
-                    timeout: Some(Duration::from_secs(args.timeout)),
-                    policy: Some(label.clone()),
-                    purpose: Some(Purpose::Train),
-                };
-                cells.push(Cell { label, order, policy: Arc::new(policy.remembering()) });
             }
         }
     }
     Ok(cells)
 }
 
-fn task() -> Task {
-    let files = [("in/seed.txt".to_owned(), "seed\n".into())].into();
-    Task { id: "check".to_owned(), files, verifier: Some(Verifier::shell(VERIFY)), ..Task::of_prompt(PROMPT) }
+/// The wires on which a harness is to be checked. Where all harnesses are, those that don't speak the one that is given are passed over.
+fn wires(args: &Args, harness: &Harness, name: &str) -> Result<Vec<String>, SpecError> {
+    let variant = name.split_once(':').map(|(_, variant)| variant);
+    let with = |wire| harness.spec.clone().with(&Choice { variant, wire, set: &[] }).map(|spec| spec.wire);
+    Ok(match args.wire.as_deref() {
+        None => vec![with(None)?],
+        Some("all") => harness.spec.wires().filter_map(|wire| with(Some(wire)).ok()).collect(),
+        Some(wire) if args.names.iter().any(|name| name == "all") => with(Some(wire)).into_iter().collect(),
+        Some(wire) => vec![with(Some(wire))?],
+    })
+}
+
+impl Cell {
+    fn new(args: &Args, catalog: &Catalog, harness: &str, wire: String) -> anyhow::Result<Self> {
+        let label = format!("{harness} on {wire}");
+        let task = json!({"id": "check", "prompt": PROMPT, "files": {"in/seed.txt": "seed\n"}, "verify": VERIFY});
+        let plan = Plan {
+            tasks: Tasks::Inline(vec![task]),
+            harnesses: vec![HarnessChoice { harness: harness.to_owned(), wire: Some(wire), set: <_>::default() }],
+            samples: 1,
+            concurrency: Some(1),
+            attempts: Some(1),
+            image: args.image.clone(),
+            timeout_s: Some(args.timeout),
+            policy: Some(label.clone()),
+            purpose: Some(Purpose::Record),
+            only: Vec::new(),
+        };
+        let order = plan.orders(catalog)?.into_iter().next().context("gleaner's own fault: a plan without an order")?;
+        let script = Some(order.spec.script(Some(COMMAND)));
+        let config = PolicyConfig { kind: PolicyKind::Scripted, script, ..PolicyConfig::default() };
+        let policy = Arc::new(Scripted::new(&label, &config)?.remembering());
+        Ok(Self { label, plan, order, policy })
+    }
 }
 
 async fn check_all(args: &Args, surroundings: &Surroundings<'_>, cells: &[Cell], folder: &Path) -> anyhow::Result<Vec<Checked>> {
@@ -160,24 +170,27 @@ async fn check_all(args: &Args, surroundings: &Surroundings<'_>, cells: &[Cell],
         Stop::Usage(error) | Stop::Failed(error) => error,
     })?;
     let app = Arc::clone(&http.app);
-    let endpoint = SocketEndpoint::new(http);
-    let watcher = Watcher::new();
+    let endpoint: Arc<dyn ModelEndpoint> = Arc::new(SocketEndpoint::new(http));
+    let by = Arc::clone(&endpoint);
+    let watcher = Watcher::new(Arc::new(move |rollout| by.turns(rollout)));
+    watcher.begin(cells.len() as u64, 0);
     let tell = |progress| watcher.tell(progress);
-    let cache = cache_folder()?;
+    let (cache, room) = (cache_folder()?, Arc::new(Semaphore::new(args.concurrency.into())));
     let checking = cells.iter().map(|cell| async {
         // A run that can't be done at all cancels its stage; the other checks have their own.
         let stage = Stage {
-            engine: surroundings.docker,
-            endpoint: &endpoint,
+            engine: surroundings.engine,
+            endpoint: endpoint.as_ref(),
             cache: cache.clone(),
-            artifacts: folder.join("artifacts"),
+            artifacts: app.store.artifacts().root().to_owned(),
             image: config.engine.base_image.clone(),
             limits: config.engine.limits(),
             config: config.rollout.clone(),
+            room: Arc::clone(&room),
             cancel: surroundings.cancel.child_token(),
             progress: &tell,
         };
-        check(cell, &stage, surroundings.docker, &app).await
+        check(cell, &stage, surroundings.harnesses, &app).await
     });
     let checked = futures::stream::iter(checking).buffered(args.concurrency.into()).collect().await;
     watcher.done();
@@ -186,20 +199,25 @@ async fn check_all(args: &Args, surroundings: &Surroundings<'_>, cells: &[Cell],
 }
 
 /// Runs one and looks at what came of it.
-async fn check(cell: &Cell, stage: &Stage<'_>, docker: &Docker, app: &App) -> Checked {
-    let (ran, report) = match ran(cell, stage, docker).await {
+async fn check(cell: &Cell, stage: &Stage<'_>, harnesses: Option<&Path>, app: &App) -> Checked {
+    let (verdict, report) = match ran(cell, stage, harnesses, app).await {
         Ok(report) => (examined(cell, &report, app).await, Some(report)),
         Err(error) => (Err(error), None),
     };
-    let verdict = ran.unwrap_or_else(|error| Verdict::fault(format!("it could not be checked: {error:#}")));
+    let verdict = verdict.unwrap_or_else(|error| Verdict::fault(format!("it could not be checked: {error:#}")));
     Checked { label: cell.label.clone(), version: cell.order.spec.version.clone(), report, verdict }
 }
 
-async fn ran(cell: &Cell, stage: &Stage<'_>, docker: &Docker) -> anyhow::Result<Report> {
-    base_image::ensure(docker, cell.order.image_or(&stage.image)).await?;
-    ensure_builder_image(&cell.order.harness, docker, &stage.image, &stage.cache).await?;
-    let reports = run_all(stage, std::slice::from_ref(&cell.order)).await?;
-    reports.into_iter().next().context("cancelled")
+async fn ran(cell: &Cell, stage: &Stage<'_>, harnesses: Option<&Path>, app: &App) -> anyhow::Result<Report> {
+    stage.engine.ensure(cell.order.image_or(&stage.image)).await?;
+    ensure_builder_image(&cell.order.harness, stage.engine, &stage.image, &stage.cache).await?;
+    let ledger = Ledger { store: app.store.as_ref(), recorder: &app.recorder };
+    let orders = vec![cell.order.clone()];
+    let kept = Kept::new(cell.plan.clone(), harnesses, &orders)?;
+    let batch = BatchRun::begin(&ledger, BatchId::generate(), &kept, orders).await?;
+    batch.run(stage, &ledger).await?;
+    let standing = Standing::read(ledger.store, batch.id, &stage.artifacts).await?;
+    standing.reports.into_iter().next().context("cancelled")
 }
 
 async fn examined(cell: &Cell, report: &Report, app: &App) -> anyhow::Result<Verdict> {
