@@ -3,6 +3,7 @@
 mod assemble;
 mod audit;
 mod batch;
+mod check;
 mod doctor;
 mod engine;
 mod export;
@@ -12,6 +13,7 @@ mod list;
 mod progress;
 mod run;
 mod runner;
+mod scripted;
 mod serve;
 mod show;
 mod store;
@@ -116,7 +118,7 @@ enum Command {
         #[command(flatten)]
         args: doctor::Args,
     },
-    /// List harnesses, or build a harness's payload.
+    /// List harnesses, build a harness's payload, or check harnesses against a scripted policy.
     Harness {
         #[command(flatten)]
         store: StoreArgs,

@@ -105,6 +105,12 @@ impl Bench {
         Ended::of(&self.command(words).output().await.unwrap())
     }
 
+    /// Runs any other command that has containers, to its end.
+    pub async fn other(&self, words: &[&str]) -> Ended {
+        let permit = CONTAINERS.acquire_many(2).await.unwrap();
+        Running { child: self.command(words).spawn().unwrap(), _permit: permit }.ended().await
+    }
+
     /// Runs any other command, which must succeed; gives its standard output.
     pub async fn look(&self, words: &[&str]) -> String {
         let ended = self.ask(words).await;
