@@ -293,7 +293,7 @@ async fn out_of_memory_is_seen() {
     let eat = "b = []\nwhile True: b.append(bytearray(1 << 20))";
     let mut one = Sandbox::start(&engine, &["python3", "-c", eat], Options { limits, ..Options::default() }).await;
     one.go().await;
-    assert_eq!(one.exited().await, "exited code=137 signal=9 timed_out=0");
+    assert_eq!(one.exited().await, "exited code=137 signal=9 timed_out=0 oom=1");
     let id = one.id.clone();
     assert_eq!(one.hang_up(&engine).await, SandboxEnd { exit_code: 0, out_of_memory: true });
     engine.remove(&id).await.unwrap();

@@ -1,7 +1,5 @@
 //! The `[engine]` section.
 
-use std::str::FromStr;
-
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Limits;
@@ -15,18 +13,6 @@ pub enum EngineKind {
     Docker,
     /// Plain processes of this user, without isolation.
     Process,
-}
-
-impl FromStr for EngineKind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "docker" => Ok(Self::Docker),
-            "process" => Ok(Self::Process),
-            _ => Err("it must be docker or process".to_owned()),
-        }
-    }
 }
 
 /// Which engine runs sandboxes, and what each may use.

@@ -4,6 +4,7 @@ mod build;
 mod disk;
 mod exec;
 mod image;
+mod look;
 mod patience;
 mod read;
 mod sandbox;
@@ -20,8 +21,8 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 
 use super::{
-    Engine, EngineConfig, EngineError, ExecResult, ExecSpec, ImageFacts, IsAlive, Places, SandboxEnd, SandboxId, SandboxSpec,
-    Tell, base_image,
+    Engine, EngineConfig, EngineError, ExecResult, ExecSpec, Finding, ImageFacts, IsAlive, Places, SandboxEnd, SandboxId,
+    SandboxSpec, Tell, base_image,
 };
 use patience::{LONG, SHORT, patiently, within};
 
@@ -83,6 +84,10 @@ impl Engine for Docker {
             Ok(Err(error)) => Err(unreachable(error.to_string())),
             Err(_) => Err(unreachable("no answer within 10 s".to_owned())),
         }
+    }
+
+    async fn look(&self) -> Vec<Finding> {
+        look::look(self).await
     }
 
     async fn isolation(&self) -> Result<Option<String>, EngineError> {

@@ -3,6 +3,7 @@
 pub mod base_image;
 mod config;
 mod docker;
+mod finding;
 mod output;
 pub mod owner;
 mod process;
@@ -15,6 +16,7 @@ use bytes::Bytes;
 
 pub use config::{EngineConfig, EngineKind};
 pub use docker::Docker;
+pub use finding::{Finding, Health};
 pub use process::Process;
 
 /// Says whether the Gleaner process of that id lives.
@@ -35,6 +37,9 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// Says why it doesn't.
     async fn ready(&self) -> Result<(), EngineError>;
+
+    /// What it is and what it can, for people who look why something does not work.
+    async fn look(&self) -> Vec<Finding>;
 
     /// What the isolation of its sandboxes depends on: where that is another, they are tested anew before the first run. `None` where
     /// there is none, or none is to be tested.

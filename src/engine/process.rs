@@ -14,11 +14,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 use super::{
-    Engine, EngineConfig, EngineError, ExecResult, ExecSpec, ImageFacts, IsAlive, Network, Places, SandboxEnd, SandboxId,
-    SandboxSpec, Tell,
+    Engine, EngineConfig, EngineError, ExecResult, ExecSpec, Finding, ImageFacts, IsAlive, Network, Places, SandboxEnd,
+    SandboxId, SandboxSpec, Tell,
 };
 use folder::Folder;
 use spawn::Init;
@@ -37,6 +38,8 @@ pub struct Process {
     root: PathBuf,
     sandboxes: Mutex<HashMap<String, Sandbox>>,
     tasks: TaskTracker,
+    /// Looks at every process at the same time.
+    looks: Semaphore,
 }
 
 /// A sandbox, from its first to its last moment.
@@ -46,6 +49,8 @@ struct Sandbox {
     listener: Option<TcpListener>,
     spec: Option<Arc<SandboxSpec>>,
     init: Option<Arc<Init>>,
+    /// Commands that are not our own program's have run beside the init, and may have left something.
+    visited: bool,
 }
 
 impl Process {
@@ -69,6 +74,7 @@ impl Process {
             root: std::env::temp_dir(),
             sandboxes: Mutex::default(),
             tasks: TaskTracker::new(),
+            looks: Semaphore::new(2),
         })
     }
 
@@ -122,6 +128,11 @@ impl Engine for Process {
         Ok(())
     }
 
+    async fn look(&self) -> Vec<Finding> {
+        let advice = "for tasks or models that you do not trust, and for images, use Docker (--engine docker)";
+        vec![Finding::warning("engine", Self::WARNING, advice)]
+    }
+
     async fn ensure(&self, name: &str) -> Result<ImageFacts, EngineError> {
         self.image(name).await?.ok_or_else(|| EngineError::NoImage(name.to_owned()))
     }
@@ -160,7 +171,7 @@ impl Engine for Process {
             bind: "fd:0".to_owned(),
             user: self.user,
         };
-        let sandbox = Sandbox { folder: Arc::new(folder), listener: Some(listener), spec: None, init: None };
+        let sandbox = Sandbox { folder: Arc::new(folder), listener: Some(listener), spec: None, init: None, visited: false };
         self.sandboxes().insert(name.to_owned(), sandbox);
         Ok(places)
     }
@@ -188,7 +199,11 @@ impl Engine for Process {
     }
 
     async fn exec(&self, sandbox: &SandboxId, command: &ExecSpec) -> Result<ExecResult, EngineError> {
-        let (folder, spec) = self.of(&sandbox.0, |one| Some((Arc::clone(&one.folder), one.spec.clone()?)))?;
+        let own = command.command.first().is_some_and(|program| Path::new(program) == self.helper);
+        let (folder, spec) = self.of(&sandbox.0, |one| {
+            one.visited |= !own;
+            Some((Arc::clone(&one.folder), one.spec.clone()?))
+        })?;
         let doing = || format!("run {} in sandbox {}", command.command.first().map_or("nothing", String::as_str), sandbox.0);
         if let Some(user) = command.user.as_ref().filter(|user| !self.is_own(user)) {
             return Err(refused(doing(), &format!("it is to run as user {user}; use Docker (--engine docker)")));
@@ -240,12 +255,19 @@ impl Engine for Process {
     }
 
     async fn remove(&self, sandbox: &SandboxId) -> Result<(), EngineError> {
-        let Ok((folder, init)) = self.of(&sandbox.0, |one| Some((Arc::clone(&one.folder), one.init.clone()))) else {
-            return Ok(());
-        };
+        let found = self.of(&sandbox.0, |one| Some((Arc::clone(&one.folder), one.init.clone(), one.visited)));
+        let Ok((folder, init, visited)) = found else { return Ok(()) };
         let failed = |error| EngineError::Failed { doing: format!("remove sandbox {}", sandbox.0), why: format!("{error}") };
-        let init = init.filter(|init| init.exit_code().is_none()).map(|init| init.pid);
-        spawn::kill(&self.helper, &folder.mark(), init).await.map_err(failed)?;
+        let cleared = match &init {
+            Some(init) => init.ended_well().await,
+            None => true,
+        };
+        // To look at every process of the machine is dear, and only what is not below the init must be looked for.
+        if !cleared || visited {
+            let _permit = self.looks.acquire().await.ok();
+            let init = init.filter(|init| init.exit_code().is_none()).map(|init| init.pid);
+            spawn::kill(&self.helper, &folder.mark(), init).await.map_err(failed)?;
+        }
         blocking(move || folder.remove()).await.map_err(failed)?;
         self.sandboxes().remove(&sandbox.0);
         Ok(())

@@ -94,7 +94,6 @@ impl Control {
     ///
     /// # Errors
     /// If the init is gone.
-    #[expect(dead_code, reason = "the next step calls it")]
     pub async fn hold(&mut self, hold: bool) -> std::io::Result<()> {
         self.writer.write_all(if hold { b"hold\n" } else { b"pass\n" }).await
     }
@@ -165,15 +164,16 @@ fn parse(line: &str) -> Message {
     }
 }
 
-/// `code=N signal=N timed_out=0|1 ms=N`; of code and signal the one that is not there is `-` or left out.
+/// `code=N signal=N timed_out=0|1 [oom=1] ms=N`; of code and signal the one that is not there is `-` or left out.
 fn exit<'a>(words: impl Iterator<Item = &'a str>) -> Option<Exit> {
-    let mut exit = Exit { code: None, signal: None, timed_out: false, capped: None, ms: 0 };
+    let mut exit = Exit::default();
     for word in words {
         let (name, value) = word.split_once('=')?;
         match name {
             "code" => exit.code = value.parse().ok(),
             "signal" => exit.signal = value.parse().ok(),
             "timed_out" => exit.timed_out = value == "1",
+            "oom" => exit.out_of_memory = value == "1",
             "ms" => exit.ms = value.parse().ok()?,
             _ => {}
         }
@@ -192,11 +192,13 @@ mod tests {
 
     #[test]
     fn lines_of_the_init_are_understood() {
-        let well = Exit { code: Some(3), signal: None, timed_out: false, capped: None, ms: 12 };
+        let well = Exit { code: Some(3), ms: 12, ..Exit::default() };
         assert_eq!(parse("exited code=3 signal=0 timed_out=0 ms=12"), Message::Exited(well));
         // As a shell would say it, the code of a signal is 128 and more; it is no code of the harness's own.
-        let killed = Exit { code: None, signal: Some(9), timed_out: true, capped: None, ms: 7 };
+        let killed = Exit { signal: Some(9), timed_out: true, ms: 7, ..Exit::default() };
         assert_eq!(parse("exited code=137 signal=9 timed_out=1 ms=7"), Message::Exited(killed));
+        let full = Exit { timed_out: false, out_of_memory: true, ..killed };
+        assert_eq!(parse("exited code=137 signal=9 timed_out=0 oom=1 ms=7"), Message::Exited(full));
         assert_eq!((parse("ready"), parse("started 7")), (Message::Ready, Message::Started));
         assert_eq!((parse("wrote"), parse("failed /a: no room")), (Message::Wrote, Message::Failed("/a: no room".to_owned())));
         assert_eq!(parse("exited soon"), Message::Other("exited soon".to_owned()));
@@ -212,7 +214,7 @@ mod tests {
         let mut control = listener.ready().await.unwrap();
         assert!(!path.exists());
         control.go().await.unwrap();
-        assert_eq!(control.exited().await.unwrap(), Exit { code: Some(0), signal: None, timed_out: false, capped: None, ms: 1 });
+        assert_eq!(control.exited().await.unwrap(), Exit { code: Some(0), ms: 1, ..Exit::default() });
         control.mark("7f").await.unwrap();
         let mut heard = [0; 11];
         init.read_exact(&mut heard).await.unwrap();

@@ -5,6 +5,7 @@ mod keep;
 mod prepare;
 mod probe;
 mod verify;
+mod wait;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use super::artifacts::Artifacts;
 use super::control::{Control, ControlListener};
 use super::endpoint::Terms;
 use super::payload::PAYLOAD;
-use super::run::{Action, Cap, Event, Exit, Rewards, Run, Verdict};
+use super::run::{Action, Event, Exit, Rewards, Run, Verdict};
 use super::sockets::{self, SocketFolder};
 use super::task::User;
 use super::template::{Launch, Variables};
@@ -47,6 +48,8 @@ pub(super) struct Prepared<'a> {
     pub group: String,
     pub timeout: Duration,
     pub limits: Limits,
+    /// On which its model calls are served.
+    pub terms: Terms,
 }
 
 /// Which of its order's rollouts one is.
@@ -120,6 +123,7 @@ impl<'a> Driver<'a> {
         let workdir = workdir.unwrap_or_else(|| places.workdir.clone());
         let user = task.user.unwrap_or(User { uid: places.user.0, gid: places.user.1 });
         let payload = stage.engine.inside(&prepared.payload, PAYLOAD);
+        let context_window = stage.endpoint.window(order.policy.as_deref()).await;
         let variables = Variables {
             root_url: &format!("http://{}", places.listen),
             key: new.key.expose(),
@@ -128,6 +132,7 @@ impl<'a> Driver<'a> {
             workdir: &workdir,
             payload: &payload,
             timeout_s: prepared.timeout.as_secs(),
+            context_window,
             rollout: &new.id.to_string(),
         };
         let launch = Launch::fill(&order.harness, &order.spec, &variables)?;
@@ -138,6 +143,9 @@ impl<'a> Driver<'a> {
         artifacts.note("image", prepared.image.clone());
         artifacts.note("image_id", prepared.facts.id.clone());
         artifacts.note("timeout_s", prepared.timeout.as_secs());
+        artifacts.note("max_calls", prepared.terms.max_calls);
+        artifacts.note("max_tokens", prepared.terms.max_tokens);
+        artifacts.note("policy_window", context_window);
         Ok(Self {
             stage,
             prepared,
@@ -210,45 +218,10 @@ impl<'a> Driver<'a> {
     }
 
     async fn open(&mut self) -> Outcome<Event> {
-        let terms = Terms { signature: self.prepared.order.spec.signature.clone(), ..Terms::default() };
-        self.stage.endpoint.open(self.new.clone(), &terms, &self.sockets.path().join(sockets::MODEL)).await?;
+        self.stage.endpoint.open(self.new.clone(), &self.prepared.terms, &self.sockets.path().join(sockets::MODEL)).await?;
         self.opened = true;
         self.listener = Some(ControlListener::bind(&self.sockets.path().join(sockets::CONTROL))?);
         Ok(Event::Done)
-    }
-
-    async fn wait(&mut self) -> Outcome<Event> {
-        let (Some(control), Some(sandbox)) = (&mut self.control, &self.sandbox) else {
-            anyhow::bail!("there is no line to the sandbox's init")
-        };
-        control.go().await?;
-        // The init keeps the deadline; this is for one that can't.
-        let backstop = self.prepared.timeout + GRACE + READY;
-        let overfull = disk::overfull(self.stage.engine, sandbox, self.prepared.limits.disk_bytes);
-        let waiting = async {
-            let used = tokio::select! {
-                exited = control.exited() => return Ok((exited?, None)),
-                used = overfull => used,
-            };
-            control.stop().await?;
-            let exit = control.exited().await?;
-            Ok::<_, std::io::Error>((Exit { capped: Some(Cap::Disk), ..exit }, Some(used)))
-        };
-        match tokio::time::timeout(backstop, waiting).await {
-            Ok(Ok((exit, used))) => {
-                self.artifacts.note("exit", json!(exit));
-                if let Some(used) = used {
-                    self.artifacts.note("disk_bytes", used);
-                }
-                self.exit = Some(exit);
-                Ok(Event::Exited(exit))
-            }
-            Ok(Err(error)) => {
-                self.keep_output().await;
-                Err(anyhow::Error::from(error).context("the sandbox died while the harness ran"))
-            }
-            Err(_) => anyhow::bail!("the sandbox's init did not end the harness at its deadline"),
-        }
     }
 
     /// Clears away and closes the record. Not cancelled: it is what cancelling does.
@@ -257,9 +230,6 @@ impl<'a> Driver<'a> {
         // The sandbox ends by itself once nobody listens.
         self.control = None;
         if let Some(sandbox) = self.sandbox.take() {
-            if verdict.error.is_some() {
-                self.note_memory(&sandbox).await;
-            }
             if let Err(error) = self.remove(&sandbox).await {
                 tracing::error!(rollout.id = %self.new.id, %error, "could not remove a sandbox");
             }

@@ -55,6 +55,7 @@ impl Driver<'_> {
                 mount(&self.prepared.helper, &self.helper),
                 mount(self.sockets.path(), &self.sockets_inside),
             ],
+            // What lies there is the sandbox's memory: one that fills it must run out of room, not of memory.
             tmpfs: vec![
                 // Of a full one the harness is told; without a bound the sandbox's memory would be used up.
                 (self.places.temp.clone(), format!("exec,mode=1777,size={}", memory / 2)),

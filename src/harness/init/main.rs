@@ -10,6 +10,7 @@ mod control;
 mod family;
 mod files;
 mod forward;
+mod memory;
 mod probe;
 mod run;
 mod signals;

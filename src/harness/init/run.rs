@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::control::{Content, Control, Heard};
 use crate::forward::Forwarder;
 use crate::signals::Signals;
-use crate::{doing, family, files, number, sys, usage};
+use crate::{doing, family, files, memory, number, sys, usage};
 
 struct Options {
     control: PathBuf,
@@ -234,7 +234,9 @@ fn finish(phase: &Phase, status: i32, control: &mut Control) -> Phase {
         let signal = status & 0x7f;
         let code = if signal == 0 { (status >> 8) & 0xff } else { 128 + signal };
         family::clear();
-        control.say(&format!("exited code={code} signal={signal} timed_out={} ms={ms}", u8::from(harness.timed_out)));
+        let memory = if memory::ran_out() { " oom=1" } else { "" };
+        let timed_out = u8::from(harness.timed_out);
+        control.say(&format!("exited code={code} signal={signal} timed_out={timed_out}{memory} ms={ms}"));
     }
     Phase::Over
 }
