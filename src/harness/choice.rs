@@ -35,6 +35,7 @@ impl Spec {
                 return Err(SpecError::NoParameter { harness: self.name, name: name.clone(), near });
             }
             self.parameters.insert(name.clone(), Parameter::Text(value.clone()));
+            self.chosen.insert(name.clone());
         }
         Ok(self)
     }
