@@ -63,7 +63,7 @@ pub(super) fn text(checked: &[Checked], kept: Option<&Path>, paint: Paint) -> St
         if let (Some(report), Some(folder), false) = (&checked.report, kept, checked.verdict.faults.is_empty()) {
             let (artifacts, database) = (report.artifacts.display(), folder.join("gleaner.db"));
             let show = format!("gleaner show {} --database {}", report.id, database.display());
-            let _ = write!(out, "  what it printed is in {artifacts}; its calls: {show}\n");
+            let _ = writeln!(out, "  what it printed is in {artifacts}; its calls: {show}");
         }
     }
     // What is so of many is said once.
