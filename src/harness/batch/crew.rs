@@ -53,6 +53,10 @@ pub(super) async fn run(batch: &BatchRun, stage: &Stage<'_>, ledger: &Ledger<'_>
             }
         }
     }
+    // A process that died while it asked for a sandbox may have got it only now.
+    if failed.is_none() && !stage.cancel.is_cancelled() {
+        clear_away(stage).await?;
+    }
     failed.map_or(Ok(unfilled == 0), Err)
 }
 

@@ -7,7 +7,7 @@ use super::kept::{Kept, ResumeError, group};
 use crate::harness::summary::{self, Summary};
 use crate::harness::{HarnessChoice, Report};
 use crate::ids::BatchId;
-use crate::store::{Batch, Outcome, Rollout, RolloutFilter, RolloutStatus, Store};
+use crate::store::{Batch, BatchStatus, Outcome, Rollout, RolloutFilter, RolloutStatus, Store};
 
 /// What became of a batch so far.
 pub struct Standing {
@@ -15,7 +15,7 @@ pub struct Standing {
     pub kept: Kept,
     /// Of each place that was tried and whose rollout has ended: the rollout that counts, else the last one.
     pub reports: Vec<Report>,
-    /// Rollouts that are running, as their process left or has them.
+    /// Rollouts that are running. Those that a process left open when it died are not: the next one that writes ends them.
     pub running: Vec<Rollout>,
     /// By harness, in the plan's order.
     pub summaries: Vec<Summary>,
