@@ -248,7 +248,8 @@ async fn a_batch_is_watched_from_elsewhere() {
     assert_eq!(turns, [(&json!("a"), &json!(1)), (&json!("b"), &json!(1))], "{standing:#}");
     let table = bench.look(&["show", &batch]).await;
     assert!(table.contains("0 of 2 have ended, 2 are running") && table.contains("tiny on a #0"), "{table}");
-    let (watched, ended) = tokio::join!(bench.look(&["show", &batch, "--watch"]), async {
+    let watch = ["show", &batch, "--watch"];
+    let (watched, ended) = tokio::join!(bench.look(&watch), async {
         gate.open();
         running.ended().await
     });

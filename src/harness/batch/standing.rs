@@ -31,7 +31,9 @@ impl Standing {
         let kept = Kept::of(&batch)?;
         let filter = RolloutFilter { batch: Some(id), ..RolloutFilter::default() };
         let rollouts = store.rollouts(&filter).await?;
-        let (running, ended): (Vec<_>, Vec<_>) = rollouts.into_iter().partition(|rollout| rollout.status == RolloutStatus::Open);
+        let (mut running, ended): (Vec<_>, Vec<_>) =
+            rollouts.into_iter().partition(|rollout| rollout.status == RolloutStatus::Open);
+        running.retain(|_| batch.status == BatchStatus::Running);
         let (counting, replaced) = by_place(ended);
         let label = |rollout: &Rollout| label(id, &kept.plan.harnesses, rollout);
         let of_harness = |choice: &HarnessChoice| {
