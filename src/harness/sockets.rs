@@ -12,7 +12,7 @@ use crate::ids::RolloutId;
 
 const ROOT: &str = "/tmp";
 const PREFIX: &str = "gleaner-";
-/// The socket that the model answers on. Of a folder's sockets it is the first to be there and the last to be closed.
+/// The socket that the model answers on.
 pub(super) const MODEL: &str = "model.sock";
 /// The socket that the sandbox's init connects to.
 pub(super) const CONTROL: &str = "control.sock";
@@ -75,6 +75,16 @@ impl Drop for SocketFolder {
     }
 }
 
+/// Makes a rollout's folder and a socket in it, and removes them; gives the socket's path.
+///
+/// # Errors
+/// If no rollout could have its sockets.
+pub fn try_out() -> std::io::Result<PathBuf> {
+    let folder = SocketFolder::make(RolloutId::generate())?;
+    let path = folder.path().join(CONTROL);
+    std::os::unix::net::UnixListener::bind(&path).map(|_| path)
+}
+
 /// Removes the folders that processes of this user which died have left; gives their number. That one can't be removed is said,
 /// and no reason to fail.
 pub(super) async fn sweep() -> usize {
@@ -105,18 +115,14 @@ async fn sweep_in(root: &Path) -> usize {
     removed
 }
 
-/// Whether nobody listens there any more. The socket tells by itself, whatever machine or container its owner runs in; before there
-/// is one, the lock does.
+/// Whether it is nobody's any more: its lock is free, and nobody listens there.
 async fn is_left(folder: &Path) -> bool {
+    let unlocked = File::open(folder).is_ok_and(|file| file.try_lock_shared().is_ok());
     match UnixStream::connect(folder.join(MODEL)).await {
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => true,
-        Err(error) if error.kind() == ErrorKind::NotFound => is_unlocked(folder) && (has_name(folder) || is_old(folder)),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => unlocked,
+        Err(error) if error.kind() == ErrorKind::NotFound => unlocked && (has_name(folder) || is_old(folder)),
         _ => false,
     }
-}
-
-fn is_unlocked(folder: &Path) -> bool {
-    File::open(folder).is_ok_and(|file| file.try_lock_shared().is_ok())
 }
 
 fn has_name(folder: &Path) -> bool {
@@ -156,7 +162,9 @@ mod tests {
         let live = folder("gleaner-00000000000000aa");
         let _listener = UnixListener::bind(live.join(MODEL)).unwrap();
         let begun = folder("gleaner-00000000000000bb");
-        let _lock = lock(&begun).unwrap();
+        let sealed = folder("gleaner-0000000000000011");
+        drop(UnixListener::bind(sealed.join(MODEL)).unwrap());
+        let _locks = [&begun, &sealed].map(|folder| lock(folder).unwrap());
         let died_early = folder("gleaner-00000000000000ee");
         let others = folder("gleaner-of-somebody-else");
         drop(UnixListener::bind(others.join(MODEL)).unwrap());
@@ -165,7 +173,7 @@ mod tests {
         File::open(&old).unwrap().set_modified(hours_ago).unwrap();
         std::os::unix::fs::symlink(&others, root.path().join("gleaner-00000000000000dd")).unwrap();
         assert_eq!(sweep_in(root.path()).await, 3);
-        let stays = [&left, &live, &begun, &died_early, &others, &made, &old].map(|path| path.exists());
-        assert_eq!(stays, [false, true, true, false, true, true, false]);
+        let stays = [&left, &live, &begun, &sealed, &died_early, &others, &made, &old].map(|path| path.exists());
+        assert_eq!(stays, [false, true, true, true, false, true, true, false]);
     }
 }

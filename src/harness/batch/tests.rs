@@ -14,10 +14,11 @@ use tokio_util::sync::CancellationToken;
 use super::lineup::{self, Filled};
 use super::*;
 use crate::engine::{
-    Engine, EngineConfig, EngineError, ExecResult, ExecSpec, ImageFacts, Places, Process, SandboxEnd, SandboxId, SandboxSpec,
+    Engine, EngineConfig, EngineError, ExecResult, ExecSpec, Finding, ImageFacts, Places, Process, SandboxEnd, SandboxId,
+    SandboxSpec, Tell,
 };
 use crate::harness::run::Cap;
-use crate::harness::{HarnessChoice, ModelEndpoint, Progress, RolloutConfig, Tasks, Terms, helper, summary};
+use crate::harness::{HarnessChoice, ModelEndpoint, Progress, RolloutConfig, Served, Tasks, Terms, helper, summary};
 use crate::ids::{ProcessId, RolloutId, RolloutKey};
 use crate::store::{
     Batch, Finish, NewRollout, Outcome, Purpose, Reward, Rollout, RolloutFilter, RolloutStatus, RunOf, StoreConfig, Writer,
@@ -70,6 +71,14 @@ impl Engine for Faulty {
         self.inner.ready().await
     }
 
+    async fn look(&self) -> Vec<Finding> {
+        self.inner.look().await
+    }
+
+    async fn isolation(&self) -> Result<Option<String>, EngineError> {
+        self.inner.isolation().await
+    }
+
     async fn image(&self, name: &str) -> Result<Option<ImageFacts>, EngineError> {
         self.inner.image(name).await
     }
@@ -78,7 +87,7 @@ impl Engine for Faulty {
         self.inner.ensure(name).await
     }
 
-    async fn build(&self, name: &str, context: Bytes, tell: &(dyn Fn(&str) + Send + Sync)) -> Result<(), EngineError> {
+    async fn build(&self, name: &str, context: Bytes, tell: Tell<'_>) -> Result<(), EngineError> {
         self.inner.build(name, context, tell).await
     }
 
@@ -121,6 +130,14 @@ impl Engine for Faulty {
 
     async fn copy_out(&self, sandbox: &SandboxId, path: &str) -> Result<Bytes, EngineError> {
         self.inner.copy_out(sandbox, path).await
+    }
+
+    async fn copy_out_to(&self, sandbox: &SandboxId, path: &str, file: &Path, limit: u64) -> Result<u64, EngineError> {
+        self.inner.copy_out_to(sandbox, path, file, limit).await
+    }
+
+    async fn disk_used(&self, sandbox: &SandboxId) -> Result<Option<u64>, EngineError> {
+        self.inner.disk_used(sandbox).await
     }
 
     async fn logs(&self, sandbox: &SandboxId) -> Result<(Bytes, Bytes), EngineError> {
@@ -169,7 +186,9 @@ impl ModelEndpoint for Records {
         None
     }
 
-    async fn seal(&self, _rollout: RolloutId) {}
+    async fn seal(&self, _rollout: RolloutId) -> Served {
+        Served::default()
+    }
 
     async fn reward(&self, reward: Reward) -> anyhow::Result<()> {
         Ok(self.recorder.write(Write::Reward(reward)).await?)
@@ -229,6 +248,8 @@ impl Bench {
             attempts: None,
             image: None,
             timeout_s: None,
+            max_calls: None,
+            max_tokens: None,
             policy: None,
             purpose: None,
             only: Vec::new(),
