@@ -111,7 +111,7 @@ async fn survives_kills(seed: u64, engine: &str, harnesses: &str, folder: Option
     let mut words = [&what[..], &own].concat();
     let (mut batch, mut open) = (String::new(), BTreeSet::new());
     for kill in 0..3 {
-        let asked = policy.count() + 3 + draw(20);
+        let asked = policy.count() + 3 + draw(9);
         let running = bench.spawn(&words, 4).await;
         policy.asked(asked).await;
         tokio::time::sleep(std::time::Duration::from_millis(draw(300) as u64)).await;

@@ -317,7 +317,8 @@ async fn tries_are_bounded() {
 #[tokio::test]
 async fn an_engine_that_is_restarted_is_waited_for() {
     let bench = Bench::new(1, 0).await;
-    let running = bench.run(&json!({"id": "t", "prompt": "true"}), 1);
+    let task = json!({"id": "t", "prompt": "true"});
+    let running = bench.run(&task, 1);
     // Silent once the first sandbox was refused.
     let silence = async {
         while bench.engine.refuses.load(Ordering::SeqCst) > 0 {
@@ -334,7 +335,8 @@ async fn an_engine_that_is_restarted_is_waited_for() {
 async fn an_engine_that_stays_away_stops_the_batch() {
     let mut bench = Bench::new(1, 0).await;
     bench.config.engine_wait_s = 0;
-    let running = bench.run(&json!({"id": "t", "prompt": "true"}), 1);
+    let task = json!({"id": "t", "prompt": "true"});
+    let running = bench.run(&task, 1);
     let silence = async {
         while bench.engine.refuses.load(Ordering::SeqCst) > 0 {
             tokio::task::yield_now().await;
