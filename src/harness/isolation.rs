@@ -16,7 +16,7 @@ use super::catalog::Harness;
 use super::driver::{Driver, Prepared, Slot};
 use super::spec::Spec;
 use super::task::Task;
-use super::{HarnessChoice, Order, Stage};
+use super::{HarnessChoice, Order, Stage, Terms};
 use crate::engine::ImageFacts;
 use crate::ids::{BatchId, ProcessId};
 use crate::store::RunOf;
@@ -92,6 +92,7 @@ async fn test(stage: &Stage<'_>, helper: &Path, image: &str, facts: ImageFacts) 
         group: String::new(),
         timeout: TIME,
         limits: stage.limits,
+        terms: Terms::default(),
     };
     let slot = Slot { index: 0, run: RunOf { batch: BatchId::generate(), attempt: 1 } };
     let printed = Driver::new(stage, &prepared, slot).await?.probe().await?;
@@ -111,7 +112,19 @@ fn order(targets: Vec<String>) -> anyhow::Result<Order> {
     let harness = Harness { spec: spec.clone(), files: BTreeMap::new(), origin: String::new() };
     let choice = HarnessChoice { harness: spec.name.clone(), wire: None, set: BTreeMap::new() };
     let task = Task::of_prompt("");
-    Ok(Order { harness, spec, choice, task, samples: 1, image: None, timeout: None, policy: None, purpose: None })
+    Ok(Order {
+        harness,
+        spec,
+        choice,
+        task,
+        samples: 1,
+        image: None,
+        timeout: None,
+        max_calls: None,
+        max_tokens: None,
+        policy: None,
+        purpose: None,
+    })
 }
 
 /// What is open on this machine meanwhile, for the probe to find.
