@@ -11,7 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-pub use config::EngineConfig;
+pub use config::{EngineConfig, parse_memory};
 pub use docker::{Docker, IsAlive};
 
 /// A place that runs sandboxes: containers with no network.

@@ -2,6 +2,7 @@
 //! driver carries out on an [`Engine`], and its model calls go to a [`ModelEndpoint`] handed in from above.
 
 mod artifacts;
+mod baseline;
 mod catalog;
 mod choice;
 mod config;
@@ -9,15 +10,19 @@ mod control;
 mod driver;
 mod endpoint;
 pub mod helper;
+mod image;
+mod lock;
 mod outcome;
 mod output;
 mod payload;
 mod plan;
+mod rewards;
 pub mod run;
 mod sockets;
 pub mod spec;
 pub mod task;
 mod template;
+mod testlog;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,12 +30,13 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::{Engine, EngineError, Limits};
+use crate::engine::{Engine, Limits};
 use crate::ids::{BatchId, RolloutId};
 use crate::store::{Outcome, Purpose, RunOf};
 use driver::{Driver, Prepared, Slot};
 use spec::Spec;
 
+pub use baseline::Baseline;
 pub use catalog::{Catalog, Harness};
 pub use choice::Choice;
 pub use config::RolloutConfig;
@@ -170,12 +176,14 @@ pub async fn run_all(stage: &Stage<'_>, orders: &[Order]) -> anyhow::Result<Vec<
 }
 
 async fn prepare<'a>(stage: &Stage<'_>, order: &'a Order, helper: PathBuf) -> anyhow::Result<Prepared<'a>> {
-    let image = order.image_or(&stage.image).to_owned();
-    let facts = stage.engine.image(&image).await?.ok_or_else(|| EngineError::NoImage(image.clone()))?;
+    let (image, facts) = image::ready(stage, order).await?;
     let name = order.spec.name.clone();
     let tell = |line: &str| (stage.progress)(Progress::Building { harness: name.clone(), line: line.to_owned() });
     let builder = Builder { cache: &stage.cache, image: &stage.image, progress: &tell, cancel: &stage.cancel };
-    let payload = builder.ready(&order.harness).await?;
+    let payload = match order.harness.baseline {
+        Some(_) => None,
+        None => Some(builder.ready(&order.harness).await?),
+    };
     let by_task = order.task.needs.timeout_s.or(order.spec.run.timeout_s).map(Duration::from_secs);
     let timeout = order.timeout.or(by_task).unwrap_or(Duration::from_secs(stage.config.timeout_s));
     let group = (order.samples > 1).then(|| (RolloutId::generate().to_string(), order.samples));

@@ -29,6 +29,9 @@ pub struct Spec {
     pub files: Vec<FileSpec>,
     #[serde(default)]
     pub outcome: OutcomeSpec,
+    /// Its own files to keep of each rollout, such as its session's; templates of absolute paths of files and folders.
+    #[serde(default)]
+    pub artifacts: Vec<String>,
     /// What its own requests look like: header names and patterns (`*`) of their values.
     #[serde(default)]
     pub signature: BTreeMap<String, String>,

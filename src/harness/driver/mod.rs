@@ -1,7 +1,11 @@
 //! Carries out one rollout: does on the engine what [`super::run`] says, and tells it what came of it.
 
+mod command;
+mod git;
 mod keep;
+mod patch;
 mod prepare;
+mod room;
 mod verify;
 
 use std::path::PathBuf;
@@ -12,6 +16,7 @@ use serde_json::{Value, json};
 
 use super::artifacts::{Artifacts, tail};
 use super::control::{Control, ControlListener};
+use super::baseline::Baseline;
 use super::endpoint::Terms;
 use super::payload::PAYLOAD;
 use super::run::{Action, Event, Exit, Rewards, Run, Verdict};
@@ -19,10 +24,11 @@ use super::sockets::{self, SocketFolder};
 use super::task::User;
 use super::template::{Launch, Variables};
 use super::{Order, Progress, Report, Stage};
-use crate::engine::{ExecResult, ExecSpec, ImageFacts, Limits, Places, SandboxId};
+use crate::engine::{ExecResult, ExecSpec, ImageFacts, Limits, Network, Places, SandboxId};
 use crate::ids::{RolloutId, RolloutKey};
 use crate::store::{Finish, NewRollout, Purpose, Reward, Rollout, RunOf};
 use crate::telemetry::now_ms;
+use git::Base;
 
 /// Where our own helper is in a sandbox.
 const INIT: &str = "/opt/gleaner/init";
@@ -38,7 +44,8 @@ pub(super) struct Prepared<'a> {
     pub order: &'a Order,
     pub image: String,
     pub facts: ImageFacts,
-    pub payload: PathBuf,
+    /// None of what is no harness.
+    pub payload: Option<PathBuf>,
     pub helper: PathBuf,
     /// The group of its rollouts, and how many they are.
     pub group: Option<(String, u32)>,
@@ -64,10 +71,17 @@ pub(super) struct Driver<'a> {
     user: User,
     /// Where our helper, the payload and the sockets are, as seen from inside.
     helper: String,
-    payload: String,
+    payload: Option<String>,
     sockets_inside: String,
     sockets: SocketFolder,
+    network: Network,
     sandbox: Option<SandboxId>,
+    /// What was made for the verifier: a sandbox, and the copy of the harness's that it is of.
+    second: Option<SandboxId>,
+    snapshot: Option<String>,
+    /// Where the repository stood before the harness, if its task wants a patch; and the patch.
+    base: Option<Base>,
+    patch: Option<Bytes>,
     listener: Option<ControlListener>,
     control: Option<Control>,
     exit: Option<Exit>,
@@ -91,18 +105,28 @@ impl<'a> Driver<'a> {
         let workdir = task.workdir.clone().or_else(|| prepared.facts.workdir.clone().filter(|folder| folder.len() > 1));
         let workdir = workdir.unwrap_or_else(|| places.workdir.clone());
         let user = task.user.unwrap_or(User { uid: places.user.0, gid: places.user.1 });
-        let payload = stage.engine.inside(&prepared.payload, PAYLOAD);
+        let payload = prepared.payload.as_ref().map(|payload| stage.engine.inside(payload, PAYLOAD));
+        let helper = stage.engine.inside(&prepared.helper, INIT);
         let variables = Variables {
             root_url: &format!("http://{}", places.listen),
             key: key.expose(),
             prompt: &task.prompt,
             home: &places.home,
             workdir: &workdir,
-            payload: &payload,
+            payload: payload.as_deref().unwrap_or_default(),
             timeout_s: prepared.timeout.as_secs(),
         };
-        let launch = Launch::fill(&order.harness, &order.spec, &variables)?;
-        let by_group = if prepared.group.is_some() { Purpose::Train } else { Purpose::Record };
+        let launch = match order.harness.baseline {
+            Some(baseline) => baseline.launch(task, &helper)?,
+            None => Launch::fill(&order.harness, &order.spec, &variables)?,
+        };
+        let solution = task.solution.as_ref().filter(|_| order.harness.baseline == Some(Baseline::Oracle));
+        let network = if solution.is_some_and(|solution| solution.network) { Network::Outside } else { Network::None };
+        let by_group = match order.harness.baseline {
+            Some(_) => Purpose::Eval,
+            None if prepared.group.is_some() => Purpose::Train,
+            None => Purpose::Record,
+        };
         let new = NewRollout {
             id,
             key,
@@ -136,11 +160,16 @@ impl<'a> Driver<'a> {
             places,
             workdir,
             user,
-            helper: stage.engine.inside(&prepared.helper, INIT),
+            helper,
             payload,
             sockets_inside: stage.engine.inside(sockets.path(), SOCKETS),
             sockets,
+            network,
             sandbox: None,
+            second: None,
+            snapshot: None,
+            base: None,
+            patch: None,
             listener: None,
             control: None,
             exit: None,
@@ -163,7 +192,8 @@ impl<'a> Driver<'a> {
             let cancel = self.stage.cancel.clone();
             let doing = self.carry_out(&action);
             // What makes something is short and is waited for: broken off, it could leave behind what nobody knows of.
-            let done = if matches!(action, Action::Open | Action::Create) {
+            // Verifying makes a sandbox as well, and minds by itself when it can be broken off.
+            let done = if matches!(action, Action::Open | Action::Create | Action::Verify) {
                 Some(doing.await)
             } else {
                 cancel.run_until_cancelled(doing).await
@@ -194,6 +224,10 @@ impl<'a> Driver<'a> {
         let terms = Terms { signature: self.prepared.order.spec.signature.clone(), ..Terms::default() };
         self.stage.endpoint.open(self.new.clone(), &terms, &self.sockets.path().join(sockets::MODEL)).await?;
         self.opened = true;
+        if self.prepared.order.harness.baseline.is_some() {
+            // A task's own code has no business with the model.
+            self.stage.endpoint.seal(self.new.id).await;
+        }
         self.listener = Some(ControlListener::bind(&self.sockets.path().join(sockets::CONTROL))?);
         Ok(Event::Done)
     }
@@ -222,6 +256,7 @@ impl<'a> Driver<'a> {
         (self.stage.progress)(Progress::Step { rollout: self.new.id, doing: "clearing away" });
         // The sandbox ends by itself once nobody listens.
         self.control = None;
+        self.clear_rooms().await;
         if let Some(sandbox) = self.sandbox.take() {
             if verdict.error.is_some() {
                 self.note_memory(&sandbox).await;
@@ -317,6 +352,15 @@ fn doing(action: &Action) -> &'static str {
         Action::Keep => "keeping what it made",
         Action::Verify => "verifying",
         Action::Finish(_) => "clearing away",
+    }
+}
+
+/// Why our helper could not read a file.
+fn unread(result: &ExecResult) -> String {
+    match result.exit_code {
+        3 => "is missing".to_owned(),
+        4 => "is not a regular file".to_owned(),
+        code => format!("could not be read (exit code {code}): {}", tail(&result.stderr)),
     }
 }
 

@@ -7,10 +7,16 @@ use bytes::Bytes;
 
 use super::{Driver, GRACE, Outcome, READY, name, said};
 use crate::engine::{ExecSpec, Mount, Network, Powers, SandboxId, SandboxSpec};
+use crate::harness::Baseline;
 use crate::harness::artifacts::tail;
 use crate::harness::run::Event;
 use crate::harness::sockets;
 use crate::harness::task::User;
+
+/// A folder or file of the host, as sandboxes see it.
+pub(super) fn mount(host: &Path, inside: &str) -> Mount {
+    Mount { host: host.to_owned(), inside: inside.to_owned(), read_only: true }
+}
 
 impl Driver<'_> {
     pub(super) async fn create(&mut self) -> Outcome<Event> {
@@ -21,6 +27,10 @@ impl Driver<'_> {
         if !task.files.is_empty() {
             self.stage.engine.copy_in(&sandbox, &self.workdir, Bytes::from(task.archive(self.user)?)).await?;
         }
+        let solution = task.solution.as_ref().filter(|_| self.prepared.order.harness.baseline == Some(Baseline::Oracle));
+        let none = std::collections::BTreeMap::new();
+        let files = solution.map_or(&none, |solution| &solution.files);
+        self.bring(&sandbox, files, task.folders.iter().map(String::as_str), self.user).await?;
         Ok(Event::Done)
     }
 
@@ -35,10 +45,14 @@ impl Driver<'_> {
         let stdin = self.launch.stdin.as_ref().map(|_| ["--stdin", &stdin_path]);
         let init = init.into_iter().chain(times).chain(stdin.into_iter().flatten()).chain(["--"]);
         let command = init.map(str::to_owned).chain(self.launch.command.iter().cloned()).collect();
-        let mut env = self.launch.env.clone();
+        let task = &self.prepared.order.task;
+        let is_own = |name: &str| self.launch.env.iter().any(|(own, _)| own == name);
+        let of_task = task.env.iter().filter(|(name, _)| !is_own(name)).map(|(name, value)| (name.clone(), value.clone()));
+        let mut env: Vec<(String, String)> = self.launch.env.iter().cloned().chain(of_task).collect();
         env.push(("HOME".to_owned(), self.places.home.clone()));
-        let mount = |host: &Path, inside: &str| Mount { host: host.to_owned(), inside: inside.to_owned(), read_only: true };
         let User { uid, gid } = self.user;
+        let payload = self.prepared.payload.as_ref().zip(self.payload.as_ref()).map(|(host, inside)| mount(host, inside));
+        let ours = [mount(&self.prepared.helper, &self.helper), mount(self.sockets.path(), &self.sockets_inside)];
         SandboxSpec {
             name: name(self.new.id),
             image: self.prepared.image.clone(),
@@ -46,18 +60,15 @@ impl Driver<'_> {
             env,
             workdir: self.workdir.clone(),
             user: format!("{uid}:{gid}"),
-            mounts: vec![
-                mount(&self.prepared.payload, &self.payload),
-                mount(&self.prepared.helper, &self.helper),
-                mount(self.sockets.path(), &self.sockets_inside),
-            ],
+            mounts: payload.into_iter().chain(ours).collect(),
             tmpfs: vec![
                 (self.places.temp.clone(), "exec,mode=1777".to_owned()),
                 (self.places.home.clone(), format!("exec,mode=0755,uid={uid},gid={gid}")),
             ],
             limits: self.prepared.limits,
-            network: Network::None,
-            powers: Powers::None,
+            network: self.network,
+            // A solution that reaches the outside may install what it needs, as its task's image did.
+            powers: if self.network == Network::Outside && self.user == User::ROOT { Powers::Usual } else { Powers::None },
             labels: vec![("gleaner.rollout".to_owned(), self.new.id.to_string())],
         }
     }
@@ -79,7 +90,8 @@ impl Driver<'_> {
             () = tokio::time::sleep(READY) => Err(anyhow::anyhow!("the sandbox was not ready within {READY:?}")),
         };
         self.control = Some(control?);
-        self.own_workdir().await?;
+        self.own(&sandbox, self.user).await?;
+        self.note_base().await?;
         for file in &self.launch.files {
             self.write(&file.path, &file.mode, &file.content).await?;
         }
@@ -100,15 +112,15 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Gives the working folder, with all that the image has there, to the harness's user.
-    async fn own_workdir(&self) -> Outcome<()> {
-        let (uid, gid) = (self.user.uid.to_string(), self.user.gid.to_string());
+    /// Gives the working folder, with all that the image has there, to a user.
+    pub(super) async fn own(&self, sandbox: &SandboxId, user: User) -> Outcome<()> {
+        let (uid, gid) = (user.uid.to_string(), user.gid.to_string());
         let command = [&self.helper, "own", &uid, &gid, &self.workdir].map(str::to_owned).to_vec();
-        // As root, for our helper only: the harness has not begun, so nothing else is there yet.
+        // As root, for our helper only: nothing else is there yet.
         let spec = ExecSpec { user: Some("0:0".to_owned()), privileged: true, ..self.exec(command, READY) };
-        let result = self.execute(&spec).await?;
+        let result = self.stage.engine.exec(sandbox, &spec).await?;
         if result.exit_code != 0 {
-            anyhow::bail!("giving the working folder {} to the harness: {}", self.workdir, said(&result));
+            anyhow::bail!("giving the working folder {} to user {uid}: {}", self.workdir, said(&result));
         }
         Ok(())
     }

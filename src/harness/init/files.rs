@@ -20,11 +20,19 @@ pub fn own(uid: u32, gid: u32, folder: &Path) -> io::Result<()> {
 }
 
 fn own_open(folder: &File, device: u64, uid: u32, gid: u32) -> io::Result<()> {
-    fchown(folder, Some(uid), Some(gid))?;
+    // Whose it is already stays untouched: an overlay would copy it whole.
+    let is_owned = |facts: &fs::Metadata| (facts.uid(), facts.gid()) == (uid, gid);
+    if !is_owned(&folder.metadata()?) {
+        fchown(folder, Some(uid), Some(gid))?;
+    }
     // Through the open folder, so that nobody can put a link in its place meanwhile.
     for entry in fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd()))? {
         let path = entry?.path();
-        if !fs::symlink_metadata(&path)?.is_dir() {
+        let facts = fs::symlink_metadata(&path)?;
+        if !facts.is_dir() {
+            if is_owned(&facts) {
+                continue;
+            }
             match lchown(&path, Some(uid), Some(gid)) {
                 // A read-only mount, or gone meanwhile.
                 Err(error) if matches!(error.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::NotFound) => {}
@@ -39,7 +47,7 @@ fn own_open(folder: &File, device: u64, uid: u32, gid: u32) -> io::Result<()> {
     Ok(())
 }
 
-fn open(path: &Path, flags: i32) -> io::Result<File> {
+pub fn open(path: &Path, flags: i32) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(sys::O_NOFOLLOW | sys::O_NONBLOCK | flags).open(path)
 }
 
@@ -80,6 +88,20 @@ pub fn cat(path: &Path, limit: u64) -> io::Result<()> {
         exit(4);
     }
     io::copy(&mut file.take(limit), &mut io::stdout().lock())?;
+    Ok(())
+}
+
+/// Removes files, and folders with all that is in them. No link is followed; what is not there is fine.
+pub fn clear(paths: &[OsString]) -> io::Result<()> {
+    for path in paths {
+        let removed = match fs::symlink_metadata(path) {
+            Ok(facts) if facts.is_dir() => fs::remove_dir_all(path),
+            Ok(_) => fs::remove_file(path),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(()),
+            Err(error) => Err(error),
+        };
+        doing(format_args!("remove {}", Path::new(path).display()), removed)?;
+    }
     Ok(())
 }
 

@@ -2,24 +2,29 @@
 //!
 //! `init run` carries the model endpoint from the sandbox's loopback to the rollout's unix socket, starts the harness, reaps,
 //! keeps the deadline and reports the end. `init own`, `write` and `cat` handle files of the sandbox whatever tools it has;
-//! `init inside` does so from a container beside it.
+//! `init inside` does so from a container beside it; `pack` and `clear` bring files out and remove them. `init exec` runs a command that
+//! ends with all that it started, and `init idle` waits.
 //!
 //! It runs in one thread around one `poll`: a harness that uses up the sandbox's process limit cannot starve it.
 
 mod control;
+mod exec;
 mod files;
 mod forward;
+mod pack;
 mod run;
 mod signals;
 mod sys;
 
 use std::ffi::OsString;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::exit;
+use std::time::Duration;
 
 const USAGE: &str = "usage: init run --control SOCKET --listen ADDR --socket SOCKET --deadline-ms N --grace-ms N \
-[--stdin PATH] [--stdout PATH --stderr PATH] -- COMMAND ARGS... | own UID GID DIR | write PATH MODE UID GID | cat PATH LIMIT | inside COMMAND ARGS...";
+[--stdin PATH] [--stdout PATH --stderr PATH] -- COMMAND ARGS... | own UID GID DIR | write PATH MODE UID GID | cat PATH LIMIT | clear PATH... | pack LIMIT EACH PATH... | \
+exec --deadline-ms N --grace-ms N [--unset NAME]... -- COMMAND ARGS... | idle MS | inside COMMAND ARGS...";
 
 fn main() {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -29,6 +34,13 @@ fn main() {
         ["own", uid, gid, _] => files::own(number(uid), number(gid), Path::new(&args[3])),
         ["write", _, mode, uid, gid] => files::write(Path::new(&args[1]), octal(mode), number(uid), number(gid)),
         ["cat", _, limit] => files::cat(Path::new(&args[1]), number(limit)),
+        ["clear", _, ..] => files::clear(&args[1..]),
+        ["pack", limit, each, _, ..] => {
+            let paths: Vec<PathBuf> = args[3..].iter().map(PathBuf::from).collect();
+            pack::pack(number(limit), number(each), &paths)
+        }
+        ["exec", _, ..] => exec::exec(&args[1..]),
+        ["idle", ms] => exec::idle(Duration::from_millis(number(ms))),
         ["inside", _, ..] => files::inside(&args[1..]),
         _ => usage(),
     };

@@ -12,6 +12,7 @@ pub const SFD_NONBLOCK: i32 = 0o4000;
 pub const SFD_CLOEXEC: i32 = 0o2_000_000;
 pub const WNOHANG: i32 = 1;
 pub const PR_SET_DUMPABLE: i32 = 4;
+pub const PR_SET_CHILD_SUBREAPER: i32 = 36;
 pub const ENXIO: i32 = 6;
 pub const ELOOP: i32 = 40;
 pub const O_NONBLOCK: i32 = 0o4000;
@@ -70,6 +71,7 @@ unsafe extern "C" {
     #[link_name = "poll"]
     fn ffi_poll(fds: *mut Poll, count: usize, ms: i32) -> i32;
     pub safe fn getpid() -> i32;
+    pub safe fn getppid() -> i32;
     pub safe fn setsid() -> i32;
     pub fn kill(pid: i32, signal: i32) -> i32;
     pub fn prctl(option: i32, value: usize, _: usize, _: usize, _: usize) -> i32;
