@@ -2,6 +2,7 @@
 
 mod assemble;
 mod audit;
+mod engine;
 mod export;
 mod filter;
 mod harness;
@@ -20,7 +21,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use assemble::{PolicyArgs, StoreArgs};
+use assemble::{EngineArgs, PolicyArgs, StoreArgs};
 
 /// Records every model call of unmodified agent harnesses as exact training tokens, and runs those harnesses in containers.
 #[derive(Parser)]
@@ -47,6 +48,8 @@ enum Command {
         store: StoreArgs,
         #[command(flatten)]
         policy: PolicyArgs,
+        #[command(flatten)]
+        engine: EngineArgs,
         #[command(flatten)]
         args: run::Args,
     },
@@ -130,7 +133,7 @@ async fn run_command(command: Command) -> Result<ExitCode, Stop> {
     match command {
         Command::Audit { store, policy, args } => audit::run(&store, &policy, args).await,
         Command::Serve { store, policy, args } => serve::run(&store, &policy, args).await,
-        Command::Run { store, policy, args } => runner::run(&store, &policy, args).await,
+        Command::Run { store, policy, engine, args } => runner::run(&store, &policy, &engine, args).await,
         Command::Harness { store, args } => runner::harness(&store, args).await,
         Command::Store { store, args } => {
             let config = store.config()?;

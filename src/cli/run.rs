@@ -14,9 +14,9 @@ use super::harness::ensure_builder_image;
 use super::list::name_of;
 use super::progress::Watcher;
 use super::terminal::{Paint, harmless, print, table};
-use crate::engine::{Docker, EngineConfig, base_image};
+use crate::engine::{Engine, EngineConfig};
 use crate::harness::spec::SpecError;
-use crate::harness::{Catalog, Choice, ModelEndpoint, Order, Report, RolloutConfig, Stage, Task, TaskError, run_all};
+use crate::harness::{Catalog, Choice, ModelEndpoint, Order, Report, RolloutConfig, Stage, Task, TaskError, fits, run_all};
 use crate::store::Outcome;
 
 /// Runs a real harness on a task, in a container whose only way out is the model, and records every call.
@@ -62,13 +62,13 @@ pub(super) struct Args {
 /// What `run` needs of whoever assembled the server.
 pub(super) struct Surroundings<'a> {
     pub endpoint: Arc<dyn ModelEndpoint>,
-    pub docker: &'a Docker,
-    pub engine: &'a EngineConfig,
+    pub engine: Arc<dyn Engine>,
+    pub engine_config: &'a EngineConfig,
     pub rollout: &'a RolloutConfig,
     /// Where payloads and our helper are kept; see [`super::harness::cache_folder`].
     pub cache: PathBuf,
-    /// Where `artifacts/` is: the store's folder.
-    pub data: &'a Path,
+    /// Where each rollout's files are kept.
+    pub artifacts: &'a Path,
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {
@@ -144,22 +144,23 @@ async fn rollouts(
     watcher: &Watcher,
     cancel: CancellationToken,
 ) -> anyhow::Result<Vec<Report>> {
-    let base = &surroundings.engine.base_image;
+    let (engine, base) = (surroundings.engine.as_ref(), &surroundings.engine_config.base_image);
+    orders.iter().try_for_each(|order| fits(engine, order, base))?;
     for image in orders.iter().map(|order| order.image_or(base)).collect::<BTreeSet<_>>() {
-        base_image::ensure(surroundings.docker, image).await?;
+        engine.ensure(image).await?;
     }
     for order in orders {
-        ensure_builder_image(&order.harness, surroundings.docker, base, &surroundings.cache).await?;
+        ensure_builder_image(&order.harness, engine, base, &surroundings.cache).await?;
     }
     let mut config = surroundings.rollout.clone();
     config.concurrency = args.concurrency.unwrap_or(config.concurrency);
     let stage = Stage {
-        engine: surroundings.docker,
+        engine,
         endpoint: surroundings.endpoint.as_ref(),
         cache: surroundings.cache.clone(),
-        artifacts: surroundings.data.join("artifacts"),
+        artifacts: surroundings.artifacts.to_owned(),
         image: base.clone(),
-        limits: surroundings.engine.limits(),
+        limits: surroundings.engine_config.limits(),
         config,
         cancel,
         progress: &|progress| watcher.tell(progress),
@@ -179,7 +180,7 @@ async fn running_until_signal<T>(
         ended = &mut running => return ended,
         () = asked_to_end => {}
     }
-    watcher.say("cancelling; removing the containers");
+    watcher.say("cancelling; removing the sandboxes");
     cancel.cancel();
     running.await
 }

@@ -3,33 +3,31 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Context;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Config;
-use crate::engine::{Docker, owner};
 use crate::http::{self, SocketEndpoint};
-use crate::store;
 
-use super::assemble::{self, PolicyArgs, StoreArgs};
-use super::{Stop, harness, run};
+use super::assemble::{self, EngineArgs, PolicyArgs, StoreArgs};
+use super::{Stop, engine, harness, run};
 
 /// `gleaner run`.
-pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, args: run::Args) -> Result<ExitCode, Stop> {
+pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, engine: &EngineArgs, args: run::Args) -> Result<ExitCode, Stop> {
     let mut config = store.config()?;
+    engine.apply(&mut config);
     let orders =
         run::orders(&args).map_err(|error| if run::is_usage(&error) { Stop::Usage(error) } else { Stop::Failed(error) })?;
     policy.apply(&mut config)?;
-    let docker = docker(&config).await?;
+    let cache = harness::cache_folder()?;
+    let engine = engine::connect(&config.engine, &cache).await?;
     let http = assemble::http(&config).await?;
     let app = Arc::clone(&http.app);
     let surroundings = run::Surroundings {
         endpoint: Arc::new(SocketEndpoint::new(http)),
-        docker: &docker,
-        engine: &config.engine,
+        engine,
+        engine_config: &config.engine,
         rollout: &config.rollout,
-        cache: harness::cache_folder()?,
-        data: &store::folder(&config.store)?,
+        cache,
+        artifacts: app.store.artifacts().root(),
     };
     let code = run::run(&args, &orders, surroundings).await;
     let lost = http::end(&app).await;
@@ -42,9 +40,10 @@ pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, args: run::Args)
 /// `gleaner harness`.
 pub(super) async fn harness(store: &StoreArgs, args: harness::Args) -> Result<ExitCode, Stop> {
     let config = store.config()?;
-    let docker = if args.needs_engine() { docker(&config).await.ok() } else { None };
+    // Payloads are built in containers, whatever runs harnesses.
+    let docker = if args.needs_engine() { engine::docker(&config.engine).await.ok() } else { None };
     let cancel = CancellationToken::new();
-    let running = harness::run(&args, docker.as_ref(), &config.engine.base_image, &cancel);
+    let running = harness::run(&args, docker.as_deref(), &config.engine.base_image, &cancel);
     tokio::pin!(running);
     let asked = super::asked_to_end()?;
     let ended = tokio::select! {
@@ -55,9 +54,4 @@ pub(super) async fn harness(store: &StoreArgs, args: harness::Args) -> Result<Ex
         }
     };
     ended.map_err(|error| if run::is_usage(&error) { Stop::Usage(error) } else { Stop::Failed(error) })
-}
-
-async fn docker(config: &Config) -> Result<Docker, Stop> {
-    let name = owner::current().context("naming this process for its sandboxes")?;
-    Ok(Docker::connect(&config.engine, &name, Arc::new(owner::may_live)).await?)
 }

@@ -3,27 +3,28 @@
 mod branches;
 mod calls;
 mod diff;
+mod evidence;
 mod facts;
 mod tokens;
 mod words;
 
+use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
 
-use super::terminal::{Paint, print};
+use super::terminal::{Paint, harmless, print};
 use crate::call::{CallRecord, RawKind};
 use crate::http::api::{CallView, RolloutView, whole};
 use crate::ids::RolloutId;
 use crate::policy::Texts;
-use crate::store::{Rollout, RolloutFilter, Store, StoreError};
+use crate::store::{Artifact, Rollout, RolloutFilter, Store, StoreError};
 use crate::trajectory::{Built, Drift};
 use words::Words;
 
-/// Shows one rollout: how it ended, its calls, why calls were left out, its samples, and why they are
-/// several. Works while a server runs on the same
-/// store.
+/// Shows one rollout: how it ended and why, what its run left, its calls, why calls were left out, its samples, and why they are
+/// several. Works while a server runs on the same store.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// The rollout's id, or the beginning of one if only one begins so
@@ -40,7 +41,10 @@ pub(super) struct Args {
     /// Print only where the prompts of two calls part, with what stands around it: their ids, or the beginnings of them
     #[arg(long, num_args = 2, value_names = ["CALL", "CALL"], conflicts_with_all = ["tokens", "calls", "json"])]
     diff: Vec<String>,
-    /// Print one JSON object, `{"rollout", "calls", "samples", "left_out", "branches"}`, with everything
+    /// Print one of the files that its run left, byte for byte unless standard output is a terminal
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["tokens", "calls", "json", "diff"])]
+    artifact: Option<String>,
+    /// Print one JSON object, `{"rollout", "artifacts", "calls", "samples", "left_out", "branches"}`, with everything
     #[arg(long)]
     json: bool,
 }
@@ -53,6 +57,10 @@ pub(super) async fn run(
     drift: Drift,
 ) -> anyhow::Result<ExitCode> {
     let rollout = find(store, &args.id).await?;
+    if let Some(name) = &args.artifact {
+        artifact(store, &rollout, name)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let records = store.calls(rollout.id).await?;
     let words = Words::new(args.tokenizer.as_deref().map(Texts::open).transpose()?);
     if let [one, two] = args.diff.as_slice() {
@@ -79,6 +87,9 @@ async fn rendered(
 ) -> anyhow::Result<String> {
     let paint = Paint::of_stdout();
     let mut out = facts::rollout(rollout, built, paint);
+    out.push_str(&evidence::rendered(rollout, paint));
+    let (files, folder) = (left(store, rollout)?, store.artifacts().folder(rollout.id));
+    out.push_str(&evidence::artifacts(&files, &folder, paint));
     out.push('\n');
     out.push_str(&facts::calls(&records, built, paint));
     out.push('\n');
@@ -100,9 +111,34 @@ async fn json(store: &dyn Store, rollout: &Rollout, records: &[CallRecord], buil
     let calls = views(store, rollout, records, built).await?;
     let view = RolloutView::new(rollout, Some(built.drift));
     let branches = branches::of(&built.samples, &calls);
-    let all = serde_json::json!({"rollout": view, "calls": calls, "samples": built.samples, "left_out": built.left_out,
+    let all = serde_json::json!({"rollout": view, "artifacts": left(store, rollout)?, "calls": calls, "samples": built.samples, "left_out": built.left_out,
         "branches": branches});
     Ok(format!("{all}\n"))
+}
+
+/// The files that its run left.
+fn left(store: &dyn Store, rollout: &Rollout) -> anyhow::Result<Vec<Artifact>> {
+    let folder = store.artifacts().folder(rollout.id);
+    store.artifacts().list(rollout.id).with_context(|| format!("reading the files in {}", folder.display()))
+}
+
+/// Prints one of the files that its run left.
+fn artifact(store: &dyn Store, rollout: &Rollout, name: &str) -> anyhow::Result<()> {
+    let reading = || format!("reading the artifact {name} of rollout {}", rollout.id);
+    let file = store.artifacts().open(rollout.id, name).with_context(reading)?;
+    let Some(mut file) = file else {
+        bail!("rollout {} has no artifact {name}; gleaner show {} lists them", rollout.id, rollout.id);
+    };
+    if std::io::stdout().is_terminal() {
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).with_context(reading)?;
+        return Ok(print(&harmless(&String::from_utf8_lossy(&bytes)))?);
+    }
+    let mut out = std::io::stdout().lock();
+    match std::io::copy(&mut file, &mut out).and_then(|_| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).with_context(reading),
+        _ => Ok(()),
+    }
 }
 
 async fn views(store: &dyn Store, rollout: &Rollout, records: &[CallRecord], built: &Built) -> anyhow::Result<Vec<CallView>> {

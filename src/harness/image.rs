@@ -15,13 +15,13 @@ const REPOSITORY: &str = "gleaner-task";
 /// The image of an order, with what is to be known of it; built if its task is a folder to build and it was not yet.
 ///
 /// # Errors
-/// If the engine does not have it, or it can't be built.
+/// If it can't be had or built.
 pub(super) async fn ready(stage: &Stage<'_>, order: &Order) -> anyhow::Result<(String, ImageFacts)> {
     let name = match (&order.image, &order.task.image) {
         (None, TaskImage::Built(folder)) => return built(stage, order, folder).await,
         _ => order.image_or(&stage.image).to_owned(),
     };
-    let facts = stage.engine.image(&name).await?.ok_or_else(|| EngineError::NoImage(name.clone()))?;
+    let facts = stage.engine.ensure(&name).await?;
     Ok((name, facts))
 }
 

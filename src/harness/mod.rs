@@ -9,6 +9,7 @@ mod config;
 mod control;
 mod driver;
 mod endpoint;
+mod fit;
 pub mod helper;
 mod image;
 mod lock;
@@ -41,6 +42,7 @@ pub use catalog::{Catalog, Harness};
 pub use choice::Choice;
 pub use config::RolloutConfig;
 pub use endpoint::{ModelEndpoint, Terms};
+pub use fit::fits;
 pub use outcome::matches_pattern;
 pub use payload::{Builder, PAYLOAD, PayloadError};
 pub use plan::{HarnessChoice, Plan, Tasks};
@@ -176,6 +178,7 @@ pub async fn run_all(stage: &Stage<'_>, orders: &[Order]) -> anyhow::Result<Vec<
 }
 
 async fn prepare<'a>(stage: &Stage<'_>, order: &'a Order, helper: PathBuf) -> anyhow::Result<Prepared<'a>> {
+    fits(stage.engine, order, &stage.image)?;
     let (image, facts) = image::ready(stage, order).await?;
     let name = order.spec.name.clone();
     let tell = |line: &str| (stage.progress)(Progress::Building { harness: name.clone(), line: line.to_owned() });

@@ -115,6 +115,7 @@ impl<'a> Driver<'a> {
             workdir: &workdir,
             payload: payload.as_deref().unwrap_or_default(),
             timeout_s: prepared.timeout.as_secs(),
+            rollout: &id.to_string(),
         };
         let launch = match order.harness.baseline {
             Some(baseline) => baseline.launch(task, &helper)?,

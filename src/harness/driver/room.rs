@@ -147,7 +147,7 @@ impl Driver<'_> {
     ) -> Outcome<()> {
         let (absolute, inside): (Vec<_>, Vec<_>) = files.iter().map(|(path, file)| (path.as_str(), file)).partition(|(path, _)| path.starts_with('/'));
         let folders: Vec<&str> = folders.into_iter().collect();
-        if let Some(outside) = absolute.first().map(|(path, _)| *path).or(folders.first().copied()).filter(|_| self.helper != super::INIT) {
+        if let Some(outside) = absolute.first().map(|(path, _)| *path).or(folders.first().copied()).filter(|_| !self.stage.engine.isolates()) {
             anyhow::bail!("{outside} can't be put into a sandbox that shares its files with this machine; use --engine docker");
         }
         if !absolute.is_empty() || !folders.is_empty() {

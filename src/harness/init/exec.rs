@@ -9,7 +9,7 @@ use std::process::{Command, exit};
 use std::time::{Duration, Instant};
 
 use crate::signals::Signals;
-use crate::{number, sys, usage};
+use crate::{family, number, sys, usage};
 
 /// The exit code of a command whose time was up, as `timeout` has it.
 const TIMED_OUT: i32 = 124;
@@ -62,7 +62,7 @@ pub fn exec(args: &[OsString]) -> io::Result<()> {
         sys::poll(&mut fds, next.map(|next| next.saturating_duration_since(Instant::now())))?;
         let terminated = fds[0].revents != 0 && signals.drain();
         if let Some(status) = reap(pid) {
-            clear(pid);
+            family::clear();
             exit(if timed_out { TIMED_OUT } else { code(status) });
         }
         let due = next.is_some_and(|next| next <= Instant::now());
@@ -72,7 +72,7 @@ pub fn exec(args: &[OsString]) -> io::Result<()> {
             (asked, timed_out) = (true, due);
             next = Instant::now().checked_add(options.grace);
         } else if asked && due {
-            kill_all(pid);
+            family::kill_all();
             next = Instant::now().checked_add(Duration::from_millis(100));
         }
     }
@@ -96,11 +96,9 @@ pub fn idle(time: Duration) -> io::Result<()> {
 
 /// What outlives its parent becomes this one's child; and nobody reads this one's memory or environment.
 fn guard() {
-    // SAFETY: plain system calls on numbers.
-    unsafe {
-        sys::prctl(sys::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
-        sys::prctl(sys::PR_SET_DUMPABLE, 0, 0, 0, 0);
-    }
+    family::adopt();
+    // SAFETY: plain system call on numbers.
+    unsafe { sys::prctl(sys::PR_SET_DUMPABLE, 0, 0, 0, 0) };
 }
 
 fn spawn(options: &Options) -> io::Result<i32> {
@@ -114,6 +112,7 @@ fn spawn(options: &Options) -> io::Result<i32> {
         command.pre_exec(|| {
             sys::setsid();
             Signals::unblock();
+            family::die_with_parent();
             Ok(())
         });
     }
@@ -140,26 +139,4 @@ fn reap(pid: i32) -> Option<i32> {
             found = Some(status);
         }
     }
-}
-
-/// Kills what is left and reaps it. What hangs in the kernel is waited for 5 s at most.
-fn clear(group: i32) {
-    let until = Instant::now() + Duration::from_secs(5);
-    loop {
-        kill_all(group);
-        // SAFETY: a null status pointer is allowed.
-        match unsafe { sys::waitpid(-1, std::ptr::null_mut(), sys::WNOHANG) } {
-            0 if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
-            pid if pid > 0 => {}
-            _ => return,
-        }
-    }
-}
-
-/// KILL to everything in the sandbox but its first process and this one. Whoever was put into a sandbox from outside has no
-/// parent there; elsewhere that would be everything of the user's, so there it is the command's group only.
-fn kill_all(group: i32) {
-    let whom = if sys::getppid() == 0 { -1 } else { -group };
-    // SAFETY: plain system call on numbers.
-    unsafe { sys::kill(whom, sys::SIGKILL) };
 }

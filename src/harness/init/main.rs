@@ -3,12 +3,13 @@
 //! `init run` carries the model endpoint from the sandbox's loopback to the rollout's unix socket, starts the harness, reaps,
 //! keeps the deadline and reports the end. `init own`, `write` and `cat` handle files of the sandbox whatever tools it has;
 //! `init inside` does so from a container beside it; `pack` and `clear` bring files out and remove them. `init exec` runs a command that
-//! ends with all that it started, and `init idle` waits.
+//! ends with all that it started, and `init idle` waits. `init kill` ends the processes of a sandbox that is no container.
 //!
 //! It runs in one thread around one `poll`: a harness that uses up the sandbox's process limit cannot starve it.
 
 mod control;
 mod exec;
+mod family;
 mod files;
 mod forward;
 mod pack;
@@ -23,8 +24,9 @@ use std::process::exit;
 use std::time::Duration;
 
 const USAGE: &str = "usage: init run --control SOCKET --listen ADDR --socket SOCKET --deadline-ms N --grace-ms N \
-[--stdin PATH] [--stdout PATH --stderr PATH] -- COMMAND ARGS... | own UID GID DIR | write PATH MODE UID GID | cat PATH LIMIT | clear PATH... | pack LIMIT EACH PATH... | \
-exec --deadline-ms N --grace-ms N [--unset NAME]... -- COMMAND ARGS... | idle MS | inside COMMAND ARGS...";
+[--stdin PATH] [--stdout PATH --stderr PATH] -- COMMAND ARGS... | own UID GID DIR | write PATH MODE UID GID | cat PATH LIMIT | \
+clear PATH... | pack LIMIT EACH PATH... | exec --deadline-ms N --grace-ms N [--unset NAME]... -- COMMAND ARGS... | idle MS | \
+inside COMMAND ARGS... | kill NAME=VALUE [PID]";
 
 fn main() {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -42,6 +44,9 @@ fn main() {
         ["exec", _, ..] => exec::exec(&args[1..]),
         ["idle", ms] => exec::idle(Duration::from_millis(number(ms))),
         ["inside", _, ..] => files::inside(&args[1..]),
+        // Nothing else than a variable: an empty mark would be everybody's.
+        ["kill", mark] if mark.contains('=') => family::kill_marked(mark, None),
+        ["kill", mark, pid] if mark.contains('=') => family::kill_marked(mark, Some(number(pid))),
         _ => usage(),
     };
     if let Err(error) = done {

@@ -7,10 +7,12 @@ pub const SIGINT: i32 = 2;
 pub const SIGKILL: i32 = 9;
 pub const SIGTERM: i32 = 15;
 pub const SIGCHLD: i32 = 17;
+pub const SIGSTOP: i32 = 19;
 pub const SIG_SETMASK: i32 = 2;
 pub const SFD_NONBLOCK: i32 = 0o4000;
 pub const SFD_CLOEXEC: i32 = 0o2_000_000;
 pub const WNOHANG: i32 = 1;
+pub const PR_SET_PDEATHSIG: i32 = 1;
 pub const PR_SET_DUMPABLE: i32 = 4;
 pub const PR_SET_CHILD_SUBREAPER: i32 = 36;
 pub const ENXIO: i32 = 6;
@@ -71,8 +73,8 @@ unsafe extern "C" {
     #[link_name = "poll"]
     fn ffi_poll(fds: *mut Poll, count: usize, ms: i32) -> i32;
     pub safe fn getpid() -> i32;
-    pub safe fn getppid() -> i32;
     pub safe fn setsid() -> i32;
+    pub safe fn dup2(from: i32, to: i32) -> i32;
     pub fn kill(pid: i32, signal: i32) -> i32;
     pub fn prctl(option: i32, value: usize, _: usize, _: usize, _: usize) -> i32;
     pub fn waitpid(pid: i32, status: *mut i32, options: i32) -> i32;
