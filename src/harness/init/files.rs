@@ -91,16 +91,24 @@ pub fn cat(path: &Path, limit: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes files, and folders with all that is in them. No link is followed; what is not there is fine.
+/// Removes files, and folders with all that is in them. No link is followed; what is not there is fine, and what can't be removed is
+/// moved aside.
 pub fn clear(paths: &[OsString]) -> io::Result<()> {
-    for path in paths {
+    for path in paths.iter().map(Path::new) {
         let removed = match fs::symlink_metadata(path) {
             Ok(facts) if facts.is_dir() => fs::remove_dir_all(path),
             Ok(_) => fs::remove_file(path),
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(()),
             Err(error) => Err(error),
         };
-        doing(format_args!("remove {}", Path::new(path).display()), removed)?;
+        match removed {
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+            Err(_) => {
+                let mut aside = path.as_os_str().to_owned();
+                aside.push(format!(".left-{}", std::process::id()));
+                doing(format_args!("remove {}", path.display()), fs::rename(path, aside))?;
+            }
+            Ok(()) => {}
+        }
     }
     Ok(())
 }
