@@ -90,7 +90,7 @@ pub(super) async fn run(
                 })?;
                 ensure_builder_image(harness, engine, base, &cache).await?;
             }
-            let watcher = Watcher::new();
+            let watcher = Watcher::new(std::sync::Arc::new(|_| 0));
             let tell = |line: &str| watcher.tell(Progress::Building { harness: name.clone(), line: line.to_owned() });
             let built = Builder { cache: &cache, image: base, progress: &tell, cancel }.ready(harness).await;
             watcher.done();

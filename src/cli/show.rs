@@ -1,5 +1,6 @@
 //! `gleaner show`: one rollout, its calls, and what became of them.
 
+mod batch;
 mod branches;
 mod calls;
 mod diff;
@@ -12,23 +13,28 @@ use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context as _, bail, ensure};
+use uuid::Uuid;
 
 use super::terminal::{Paint, harmless, print};
 use crate::call::{CallRecord, RawKind};
 use crate::http::api::{CallView, RolloutView, whole};
-use crate::ids::RolloutId;
+use crate::ids::{BatchId, RolloutId};
 use crate::policy::Texts;
 use crate::store::{Artifact, Rollout, RolloutFilter, Store, StoreError};
 use crate::trajectory::{Built, Drift};
 use words::Words;
 
 /// Shows one rollout: how it ended and why, what its run left, its calls, why calls were left out, its samples, and why they are
-/// several. Works while a server runs on the same store.
+/// several. Or one batch: how far it is, what it came to by harness, and what its rollouts do now. Works while a server or a runner
+/// works on the same store.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// The rollout's id, or the beginning of one if only one begins so
+    /// The rollout's or batch's id, or the beginning of one if only one begins so
     id: String,
+    /// Of a batch: show it again and again until it has ended, with which rollout is on which turn
+    #[arg(long, conflicts_with_all = ["tokens", "calls", "json", "diff", "artifact"])]
+    watch: bool,
     /// Also draw the samples' tokens by mask, with log-probabilities (shades on a terminal), and where samples part
     #[arg(long)]
     tokens: bool,
@@ -56,7 +62,13 @@ pub(super) async fn run(
     trained: &(dyn Fn(&str) -> bool + Sync),
     drift: Drift,
 ) -> anyhow::Result<ExitCode> {
-    let rollout = find(store, &args.id).await?;
+    let artifacts = store.artifacts().root();
+    let rollout = match find(store, &args.id).await? {
+        Found::Rollout(rollout) => rollout,
+        Found::Batch(id) if args.watch => return batch::watch(store, id, artifacts).await.map(|()| ExitCode::SUCCESS),
+        Found::Batch(id) => return batch::show(store, id, artifacts, args.json).await.map(|()| ExitCode::SUCCESS),
+    };
+    ensure!(!args.watch, "--watch is for batches; {} is a rollout", rollout.id);
     if let Some(name) = &args.artifact {
         artifact(store, &rollout, name)?;
         return Ok(ExitCode::SUCCESS);
@@ -183,19 +195,42 @@ fn call<'a>(records: &'a [CallRecord], text: &str) -> anyhow::Result<&'a CallRec
     }
 }
 
-/// The rollout that `text` is the id of, or the beginning of whose id it is.
-async fn find(store: &dyn Store, text: &str) -> anyhow::Result<Rollout> {
+/// What an id names.
+enum Found {
+    Rollout(Box<Rollout>),
+    Batch(BatchId),
+}
+
+/// The batch that `text` is the id of, or the beginning of whose id it is.
+pub(super) async fn batch_of(store: &dyn Store, text: &str) -> anyhow::Result<BatchId> {
+    match find(store, text).await? {
+        Found::Batch(id) => Ok(id),
+        Found::Rollout(rollout) => {
+            let batch = rollout.run.map(|run| format!("; it is of batch {}", run.batch)).unwrap_or_default();
+            bail!("{} is a rollout and no batch{batch}", rollout.id)
+        }
+    }
+}
+
+/// The rollout or batch that `text` is the id of, or the beginning of whose id it is.
+async fn find(store: &dyn Store, text: &str) -> anyhow::Result<Found> {
     if let Ok(id) = text.parse::<RolloutId>() {
-        return store.rollout(id).await?.with_context(|| format!("there is no rollout {id} in {}", store.describe()));
+        return match (store.rollout(id).await?, store.batch(BatchId(id.0)).await?) {
+            (Some(rollout), _) => Ok(Found::Rollout(Box::new(rollout))),
+            (None, Some(batch)) => Ok(Found::Batch(batch.id)),
+            (None, None) => bail!("there is no rollout or batch {id} in {}", store.describe()),
+        };
     }
     let digits: String = text.chars().filter(|c| *c != '-').collect::<String>().to_ascii_lowercase();
-    let whole_id = !digits.is_empty() && digits.len() <= 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    ensure!(whole_id, "{text} is no rollout's id; gleaner list gives them");
-    let mut found = beginning(store, &digits).await?;
-    match found.len() {
-        0 => bail!("no rollout's id begins with {text} in {}; gleaner list gives them", store.describe()),
-        1 => Ok(found.remove(0)),
-        _ => bail!("more than one rollout's id begins with {text}; give more of it"),
+    let is_id = !digits.is_empty() && digits.len() <= 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    ensure!(is_id, "{text} is no id of a rollout or batch; gleaner list gives them");
+    let rollouts = beginning(store, &digits).await?.into_iter().map(|rollout| Found::Rollout(Box::new(rollout)));
+    let batches = store.batches(None, 0).await?.into_iter().map(|batch| batch.id).filter(|id| begins(id.0, &digits));
+    let mut found = rollouts.chain(batches.map(Found::Batch));
+    match (found.next(), found.next()) {
+        (Some(found), None) => Ok(found),
+        (None, _) => bail!("no id of a rollout or batch begins with {text} in {}; gleaner list gives them", store.describe()),
+        (Some(_), Some(_)) => bail!("more than one id of a rollout or batch begins with {text}; give more of it"),
     }
 }
 
@@ -208,15 +243,15 @@ async fn beginning(store: &dyn Store, digits: &str) -> Result<Vec<Rollout>, Stor
         let page = store.rollouts(&filter).await?;
         let last = page.len() < PAGE as usize;
         filter.after = page.last().map(|rollout| rollout.id);
-        found.extend(page.into_iter().filter(|rollout| begins(rollout.id, digits)));
+        found.extend(page.into_iter().filter(|rollout| begins(rollout.id.0, digits)));
         if last || found.len() > 1 {
             return Ok(found);
         }
     }
 }
 
-fn begins(id: RolloutId, digits: &str) -> bool {
-    id.0.simple().to_string().starts_with(digits)
+fn begins(id: Uuid, digits: &str) -> bool {
+    id.simple().to_string().starts_with(digits)
 }
 
 #[cfg(test)]
@@ -225,7 +260,7 @@ mod tests {
 
     #[test]
     fn the_beginning_of_an_id_is_without_hyphens() {
-        let id: RolloutId = "019a0000-1234-7000-8000-000000000000".parse().unwrap();
+        let id = "019a0000-1234-7000-8000-000000000000".parse().unwrap();
         assert_eq!(["019a", "019a00001234", "019b", "9a"].map(|digits| begins(id, digits)), [true, true, false, false]);
     }
 }

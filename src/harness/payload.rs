@@ -9,6 +9,7 @@ use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
 use super::catalog::Harness;
+use super::digest::Digest;
 use super::lock;
 use super::spec::{BuildPlace, Spec, SpecError};
 use super::template::packages;
@@ -209,20 +210,19 @@ fn host_certificates() -> Option<PathBuf> {
     named.into_iter().chain(["/etc/ssl/certs/ca-certificates.crt".into()]).find(|path| path.is_file())
 }
 
-/// Tells recipes apart: the harness's files but its description's other parts, its pins, and the machine's kind. FNV-1a, which
-/// stays the same from build to build of Gleaner.
+/// Tells recipes apart: the harness's files but its description's other parts, its pins, and the machine's kind.
 fn recipe_hash(harness: &Harness) -> Result<u64, SpecError> {
     let payload = &harness.spec.payload;
-    let mut parts: Vec<Vec<u8>> = vec![
-        std::env::consts::ARCH.into(),
-        format!("{:?}", payload.place).into(),
-        payload.image.clone().unwrap_or_default().into(),
-        harness.spec.version.clone().into(),
-    ];
-    parts.extend(packages(&harness.spec)?.into_iter().map(String::into_bytes));
-    parts.extend([&payload.build].into_iter().chain(&payload.uses).filter_map(|script| harness.files.get(script)).cloned());
-    let bytes = parts.iter().flat_map(|part| (part.len() as u64).to_le_bytes().into_iter().chain(part.iter().copied()));
-    Ok(bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)))
+    let mut sum = Digest::default();
+    sum.part(std::env::consts::ARCH.as_bytes()).part(format!("{:?}", payload.place).as_bytes());
+    sum.part(payload.image.as_deref().unwrap_or_default().as_bytes()).part(harness.spec.version.as_bytes());
+    for package in packages(&harness.spec)? {
+        sum.part(package.as_bytes());
+    }
+    for script in [&payload.build].into_iter().chain(&payload.uses).filter_map(|script| harness.files.get(script)) {
+        sum.part(script);
+    }
+    Ok(sum.get())
 }
 
 #[cfg(test)]

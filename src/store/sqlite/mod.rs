@@ -8,6 +8,7 @@
 //! wherever a row names another; inserts only, never an update of a large row; compression before the transaction, with one
 //! context; no checkpoint inside a commit (see [`checkpoint`]).
 
+mod batch;
 mod call;
 mod check;
 mod checkpoint;
@@ -191,11 +192,11 @@ impl Store for SqliteStore {
     }
 
     async fn batch(&self, id: BatchId) -> Result<Option<Batch>, StoreError> {
-        Err(StoreError::Other(format!("batch {id}: not yet")))
+        self.read_batch(id).await
     }
 
-    async fn batches(&self, _after: Option<BatchId>, _limit: u32) -> Result<Vec<Batch>, StoreError> {
-        Err(StoreError::Other("batches: not yet".to_owned()))
+    async fn batches(&self, after: Option<BatchId>, limit: u32) -> Result<Vec<Batch>, StoreError> {
+        self.page_of_batches(after, limit).await
     }
 
     async fn call(&self, id: CallId) -> Result<Option<CallRecord>, StoreError> {

@@ -10,7 +10,7 @@ use std::path::Path;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 use uuid::Uuid;
 
-use super::{checkpoint, error, process, seal, writer};
+use super::{batch, checkpoint, error, process, seal, writer};
 use crate::ids::{ProcessId, RolloutId};
 use crate::store::upkeep::{Prune, Pruned};
 use crate::store::{Artifacts, StoreConfig, StoreError};
@@ -85,6 +85,7 @@ fn one(
     }
     pruned.bytes += turn.query_row(BYTES, [rollout], |row| row.get::<_, i64>(0))?.cast_unsigned();
     let (calls, blobs, bytes) = delete(&turn, rollout)?;
+    batch::forget(&turn, path, rollout)?;
     pruned.rollouts += 1;
     pruned.calls += calls as u64;
     pruned.blobs += blobs;
@@ -100,13 +101,14 @@ fn one(
     Ok(turn.commit()?)
 }
 
-/// Whether a living process has a call of this rollout in flight.
+/// Whether a living process has a call of this rollout in flight, or runs it.
 fn in_flight(db: &Connection, path: &Path, rollout: i64) -> rusqlite::Result<bool> {
     let folder = process::folder(path);
     let owners: Vec<[u8; 16]> = db
         .prepare(
-            "SELECT DISTINCT p.id FROM calls c JOIN processes p ON p.seq = c.process WHERE c.rollout = ? \
-             AND NOT EXISTS (SELECT 1 FROM replies r WHERE r.call = c.seq)",
+            "SELECT p.id FROM calls c JOIN processes p ON p.seq = c.process WHERE c.rollout = ?1 \
+             AND NOT EXISTS (SELECT 1 FROM replies r WHERE r.call = c.seq) UNION SELECT p.id FROM runs r \
+             JOIN processes p ON p.seq = r.process JOIN rollouts o ON o.seq = r.rollout WHERE o.seq = ?1 AND o.ended_at IS NULL",
         )?
         .query_map([rollout], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
