@@ -86,9 +86,6 @@ impl Line {
             Some(Patch::Kept(false)) | None => None,
         };
         let verifier = self.verify.map(|check| check.0.into_verifier(patch.is_some())).transpose()?;
-        if patch.is_none() && verifier.as_ref().is_some_and(|verifier| matches!(verifier.scoring, Scoring::Tests { .. })) {
-            return Err("verify: tests are looked at after a patch; set patch to true as well".to_owned());
-        }
         Ok(Task {
             id: self.id,
             prompt: self.prompt,
@@ -226,25 +223,27 @@ impl Checks {
             Log::Pytest => TestLog::Pytest,
             Log::Unittest => TestLog::Unittest,
         };
-        let mut restore = self.restore;
-        let scoring = match (self.rewards, self.tests) {
-            (Some(_), Some(_)) => return Err("verify: give rewards or tests, not both".to_owned()),
-            (Some(Names::One(path)), None) => Scoring::Files(vec![path]),
-            (Some(Names::Several(paths)), None) => Scoring::Files(paths),
-            (None, Some(must_pass)) => {
-                restore.extend(swe::files_of(&must_pass));
-                Scoring::Tests { must_pass, must_hold: Vec::new(), form }
-            }
-            (None, None) => Scoring::ExitCode,
-        };
         let place = match (patched, self.fresh) {
             (true, None | Some(true)) => Place::Patched,
             (false, Some(true)) => Place::Copy,
             _ => Place::After,
         };
-        if !restore.is_empty() && place != Place::Patched && !matches!(scoring, Scoring::Tests { .. }) {
+        let mut restore = self.restore;
+        if !restore.is_empty() && place != Place::Patched {
             return Err("verify: restore needs a patch, and fresh not set to false".to_owned());
         }
+        let scoring = match (self.rewards, self.tests) {
+            (Some(_), Some(_)) => return Err("verify: give rewards or tests, not both".to_owned()),
+            (Some(Names::One(path)), None) => Scoring::Files(vec![path]),
+            (Some(Names::Several(paths)), None) => Scoring::Files(paths),
+            (None, Some(must_pass)) => {
+                if place == Place::Patched {
+                    restore.extend(swe::files_of(&must_pass));
+                }
+                Scoring::Tests { must_pass, must_hold: Vec::new(), form }
+            }
+            (None, None) => Scoring::ExitCode,
+        };
         Ok(Verifier {
             command,
             env: self.env,
