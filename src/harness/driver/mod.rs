@@ -1,12 +1,15 @@
 //! Carries out one rollout: does on the engine what [`super::run`] says, and tells it what came of it.
 
 mod command;
+mod disk;
 mod git;
 mod keep;
 mod patch;
 mod prepare;
+mod probe;
 mod room;
 mod verify;
+mod wait;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,11 +19,11 @@ use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::artifacts::{Artifacts, tail};
-use super::control::{Control, ControlListener};
 use super::baseline::Baseline;
+use super::control::{Control, ControlListener};
 use super::endpoint::Terms;
 use super::payload::PAYLOAD;
-use super::run::{Action, Event, Exit, Rewards, Run, Verdict};
+use super::run::{Action, Cap, Event, Exit, Rewards, Run, Verdict};
 use super::sockets::{self, SocketFolder};
 use super::task::User;
 use super::template::{Launch, Variables};
@@ -52,6 +55,8 @@ pub(super) struct Prepared<'a> {
     pub group: String,
     pub timeout: Duration,
     pub limits: Limits,
+    /// On which its model calls are served.
+    pub terms: Terms,
 }
 
 /// Which of its order's rollouts one is.
@@ -135,6 +140,7 @@ impl<'a> Driver<'a> {
         let user = task.user.unwrap_or(User { uid: places.user.0, gid: places.user.1 });
         let payload = prepared.payload.as_ref().map(|payload| stage.engine.inside(payload, PAYLOAD));
         let helper = stage.engine.inside(&prepared.helper, INIT);
+        let context_window = stage.endpoint.window(order.policy.as_deref()).await;
         let variables = Variables {
             root_url: &format!("http://{}", places.listen),
             key: new.key.expose(),
@@ -143,6 +149,7 @@ impl<'a> Driver<'a> {
             workdir: &workdir,
             payload: payload.as_deref().unwrap_or_default(),
             timeout_s: prepared.timeout.as_secs(),
+            context_window,
             rollout: &new.id.to_string(),
         };
         let launch = match order.harness.baseline {
@@ -158,6 +165,9 @@ impl<'a> Driver<'a> {
         artifacts.note("image", prepared.image.clone());
         artifacts.note("image_id", prepared.facts.id.clone());
         artifacts.note("timeout_s", prepared.timeout.as_secs());
+        artifacts.note("max_calls", prepared.terms.max_calls);
+        artifacts.note("max_tokens", prepared.terms.max_tokens);
+        artifacts.note("policy_window", context_window);
         Ok(Self {
             stage,
             prepared,
@@ -236,8 +246,7 @@ impl<'a> Driver<'a> {
     }
 
     async fn open(&mut self) -> Outcome<Event> {
-        let terms = Terms { signature: self.prepared.order.spec.signature.clone(), ..Terms::default() };
-        self.stage.endpoint.open(self.new.clone(), &terms, &self.sockets.path().join(sockets::MODEL)).await?;
+        self.stage.endpoint.open(self.new.clone(), &self.prepared.terms, &self.sockets.path().join(sockets::MODEL)).await?;
         self.opened = true;
         if self.prepared.order.harness.baseline.is_some() {
             // A task's own code has no business with the model.
@@ -247,25 +256,6 @@ impl<'a> Driver<'a> {
         Ok(Event::Done)
     }
 
-    async fn wait(&mut self) -> Outcome<Event> {
-        let Some(control) = &mut self.control else { anyhow::bail!("there is no line to the sandbox's init") };
-        control.go().await?;
-        // The init keeps the deadline; this is for one that can't.
-        let backstop = self.prepared.timeout + GRACE + READY;
-        match tokio::time::timeout(backstop, control.exited()).await {
-            Ok(Ok(exit)) => {
-                self.artifacts.note("exit", json!(exit));
-                self.exit = Some(exit);
-                Ok(Event::Exited(exit))
-            }
-            Ok(Err(error)) => {
-                self.keep_output().await;
-                Err(anyhow::Error::from(error).context("the sandbox died while the harness ran"))
-            }
-            Err(_) => anyhow::bail!("the sandbox's init did not end the harness at its deadline"),
-        }
-    }
-
     /// Clears away and closes the record. Not cancelled: it is what cancelling does.
     async fn finish(mut self, verdict: Verdict) -> Outcome<Report> {
         (self.stage.progress)(Progress::Step { rollout: self.new.id, doing: "clearing away" });
@@ -273,9 +263,6 @@ impl<'a> Driver<'a> {
         self.control = None;
         self.clear_rooms().await;
         if let Some(sandbox) = self.sandbox.take() {
-            if verdict.error.is_some() {
-                self.note_memory(&sandbox).await;
-            }
             if let Err(error) = self.remove(&sandbox).await {
                 tracing::error!(rollout.id = %self.new.id, %error, "could not remove a sandbox");
             }
@@ -329,7 +316,6 @@ impl<'a> Driver<'a> {
             env: Vec::new(),
             workdir: None,
             user: None,
-            privileged: false,
             stdin: Bytes::new(),
             timeout,
             output_limit: self.stage.config.log_limit_bytes,

@@ -54,10 +54,8 @@ impl Driver<'_> {
                 let patch = file(self.patch.as_deref().unwrap_or_default());
                 let tests = file(verifier.tests.patch.as_deref().unwrap_or_default().as_bytes());
                 let luggage = pack([(PATCH, &patch), (TEST_PATCH, &tests)], [], User::ROOT)?.into();
-                let sandbox = self.fresh(self.prepared.image.clone(), verifier, user, timeout, luggage).await?;
-                if user != User::ROOT {
-                    self.own(&sandbox, user).await?;
-                }
+                let image = self.prepared.facts.pinned(&self.prepared.image).to_owned();
+                let sandbox = self.fresh(image, verifier, user, timeout, luggage).await?;
                 Ok(Room { sandbox, user, place: "patched" })
             }
         }
@@ -105,6 +103,8 @@ impl Driver<'_> {
             command: [&*self.helper, "idle", &idle].map(str::to_owned).to_vec(),
             env,
             workdir: self.workdir.clone(),
+            // A copy has it as the harness left it.
+            own_workdir: verifier.place == Place::Patched,
             user: format!("{}:{}", user.uid, user.gid),
             mounts: vec![mount(&self.prepared.helper, &self.helper)],
             tmpfs: Vec::new(),
