@@ -116,6 +116,8 @@ impl Meter {
         let (most, what, option) = match cap {
             Cap::Calls => (terms.max_calls, "calls", "max_calls"),
             Cap::Tokens => (terms.max_tokens, "sampled tokens", "max_tokens"),
+            // The runner's to keep: no call is refused for it.
+            Cap::Disk => (None, "bytes on its disk", "disk"),
         };
         let most = most.unwrap_or_default();
         Failure::new(FailureKind::Capped, format!("this rollout may have {most} {what} ({option}), and no call past them"))

@@ -23,7 +23,7 @@ use super::baseline::Baseline;
 use super::control::{Control, ControlListener};
 use super::endpoint::Terms;
 use super::payload::PAYLOAD;
-use super::run::{Action, Cap, Event, Exit, Rewards, Run, Verdict};
+use super::run::{Action, Event, Exit, Rewards, Run, Verdict};
 use super::sockets::{self, SocketFolder};
 use super::task::User;
 use super::template::{Launch, Variables};
