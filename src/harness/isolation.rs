@@ -104,7 +104,7 @@ async fn test(stage: &Stage<'_>, helper: &Path, image: &str, facts: ImageFacts) 
         order: &order,
         image: image.to_owned(),
         facts,
-        payload: folder.0.clone(),
+        payload: Some(folder.0.clone()),
         helper: helper.to_owned(),
         group: String::new(),
         timeout: TIME,
@@ -126,7 +126,7 @@ async fn test(stage: &Stage<'_>, helper: &Path, image: &str, facts: ImageFacts) 
 fn order(targets: Vec<String>) -> anyhow::Result<Order> {
     let mut spec = Spec::parse("isolation", PROBE)?;
     spec.run.command.extend(targets);
-    let harness = Harness { spec: spec.clone(), files: BTreeMap::new(), origin: String::new() };
+    let harness = Harness { spec: spec.clone(), files: BTreeMap::new(), origin: String::new(), baseline: None };
     let choice = HarnessChoice { harness: spec.name.clone(), wire: None, set: BTreeMap::new() };
     let task = Task::of_prompt("");
     Ok(Order {
