@@ -8,6 +8,7 @@ mod choice;
 mod config;
 mod control;
 mod digest;
+mod dispatch;
 mod driver;
 mod endpoint;
 pub mod helper;
@@ -23,6 +24,7 @@ pub mod summary;
 pub mod task;
 mod template;
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +42,7 @@ pub use batch::{BatchRun, Kept, Ledger, ResumeError, Standing};
 pub use catalog::{Catalog, Harness};
 pub use choice::Choice;
 pub use config::RolloutConfig;
+pub use dispatch::{DispatchError, Dispatcher, Doing, Ground, Live, Means};
 pub use endpoint::{ModelEndpoint, Terms};
 pub use outcome::matches_pattern;
 pub use payload::{Builder, PAYLOAD, PayloadError};
@@ -116,7 +119,7 @@ pub enum Progress {
         attempt: u32,
     },
     /// A rollout goes on to this.
-    Step { rollout: RolloutId, doing: &'static str },
+    Step { rollout: RolloutId, doing: Cow<'static, str> },
     /// A rollout has ended.
     Ended(Report),
     /// That rollout ended for no fault of harness or model; another one takes its place.
