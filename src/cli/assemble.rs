@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
-use crate::http::{AdminKey, ClientKeys, Http};
+use crate::http::{AdminKey, Batches, ClientKeys, Http};
 use crate::ids::ProcessId;
 use crate::policy::{self, Policy, PolicyConfig};
 use crate::proxy::{App, Policies, Rollouts};
@@ -110,6 +110,7 @@ pub(super) async fn http(config: &Config) -> Result<Http, Stop> {
     };
     Ok(Http {
         app: Arc::new(app),
+        batches: Batches::default(),
         admin_key,
         client_keys,
         open: config.server.open.unwrap_or(config.server.listen.ip().is_loopback()),
