@@ -8,6 +8,7 @@ mod filter;
 mod harness;
 mod list;
 mod progress;
+mod remote;
 mod run;
 mod runner;
 mod serve;

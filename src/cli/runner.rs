@@ -6,33 +6,37 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use async_trait::async_trait;
 use serde_json::json;
-use tokio::sync::Semaphore;
+use tokio::sync::{OnceCell, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::engine::{Docker, base_image, owner};
-use crate::harness::{BatchRun, Catalog, Kept, Ledger, ModelEndpoint, Order, Plan, Stage, Standing};
-use crate::http::{self, Http, SocketEndpoint};
+use crate::engine::{Docker, Engine, base_image, owner};
+use crate::harness::summary::Summary;
+use crate::harness::{
+    BatchRun, Catalog, Dispatcher, Ground, Kept, Ledger, Means, ModelEndpoint, Order, Plan, Report, Stage, Standing,
+};
+use crate::http::{self, Batches, Http, SocketEndpoint};
 use crate::ids::BatchId;
 
 use super::assemble::{self, PolicyArgs, StoreArgs};
 use super::batch::Asked;
 use super::progress::Watcher;
 use super::terminal::{Paint, harmless, print};
-use super::{Signals, Stop, batch, harness, run, show, summary};
+use super::{Signals, Stop, batch, harness, remote, run, show, summary};
 
 /// `gleaner run`.
 pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, args: run::Args) -> Result<ExitCode, Stop> {
     let asked = Asked::New(Box::new(args.plan()));
     let done = execute(store, policy, &asked, &args.how).await?;
-    for report in &done.standing.reports {
+    for report in &done.reports {
         if let Some(error) = &report.error {
             let id = report.id;
             tracing::error!(rollout.id = %id, "{}; what it printed is in {}", harmless(error), report.artifacts.display());
         }
     }
-    let reports = &done.standing.reports;
+    let reports = &done.reports;
     let line = || format!("{}\n", json!({ "rollouts": run::rows(reports) }));
     print(&if args.how.json { line() } else { run::rendered(reports, Paint::of_stdout()) })?;
     Ok(done.code())
@@ -41,32 +45,35 @@ pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, args: run::Args)
 /// `gleaner batch`.
 pub(super) async fn batch(store: &StoreArgs, policy: &PolicyArgs, args: batch::Args) -> Result<ExitCode, Stop> {
     let done = execute(store, policy, &args.asked(), &args.how).await?;
-    let Standing { reports, summaries, .. } = &done.standing;
+    let Done { reports, summaries, .. } = &done;
     let line = || format!("{}\n", json!({ "rollouts": run::rows(reports), "summary": summaries, "batch": done.id }));
     print(&if args.how.json { line() } else { summary::rendered(summaries, Paint::of_stdout()) })?;
     Ok(done.code())
 }
 
 /// What became of a batch.
-struct Done {
-    id: BatchId,
-    standing: Standing,
-    cancelled: bool,
+pub(super) struct Done {
+    pub id: BatchId,
+    /// Of each sample the rollout that counts.
+    pub reports: Vec<Report>,
+    pub summaries: Vec<Summary>,
+    /// Every sample has one.
+    pub whole: bool,
+    pub cancelled: bool,
 }
 
 impl Done {
     fn code(&self) -> ExitCode {
-        let well = self.standing.reports.iter().all(|report| run::ended_by_itself(report.outcome));
-        let all = !self.cancelled && self.standing.is_whole() && well;
+        let well = self.reports.iter().all(|report| run::ended_by_itself(report.outcome));
+        let all = !self.cancelled && self.whole && well;
         if all { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }
 
 /// Does what was asked, to its end or to Ctrl-C.
 async fn execute(store: &StoreArgs, policy: &PolicyArgs, asked: &Asked<'_>, how: &run::How) -> Result<Done, Stop> {
-    if how.server.is_some() {
-        let why = "--server comes in a later version; without it the model calls are served by this command, on the same store";
-        return Err(Stop::Failed(anyhow::anyhow!(why)));
+    if let Some(server) = &how.server {
+        return remote::execute(server, asked, how).await.map_err(stop);
     }
     let mut config = store.config()?;
     // Looked at before anything is started, so that a wrong name costs nothing.
@@ -154,7 +161,9 @@ async fn served(
         ));
     }
     ended.unwrap_or(Ok(()))?;
-    Ok(Done { id: batch.id, standing, cancelled: cancel.is_cancelled() })
+    let whole = standing.is_whole();
+    let Standing { reports, summaries, .. } = standing;
+    Ok(Done { id: batch.id, reports, summaries, whole, cancelled: cancel.is_cancelled() })
 }
 
 async fn go(
@@ -166,7 +175,7 @@ async fn go(
     cancel: CancellationToken,
 ) -> anyhow::Result<()> {
     let Config { engine, rollout, .. } = surroundings.config;
-    images(batch, surroundings).await?;
+    images(surroundings.docker, &engine.base_image, &surroundings.cache, &batch.orders).await?;
     let concurrency = batch.plan.concurrency.unwrap_or(rollout.concurrency).max(1);
     let stage = Stage {
         engine: surroundings.docker,
@@ -184,19 +193,18 @@ async fn go(
 }
 
 /// Sees to the images that are needed. One that can't be had fails its own rollouts, unless there are no others.
-async fn images(batch: &BatchRun, surroundings: &Surroundings<'_>) -> anyhow::Result<()> {
-    let base = &surroundings.config.engine.base_image;
-    let only = batch.orders.len() == 1;
-    for image in batch.orders.iter().map(|order| order.image_or(base)).collect::<BTreeSet<_>>() {
-        match base_image::ensure(surroundings.docker, image).await {
+async fn images(docker: &Docker, base: &str, cache: &Path, orders: &[Order]) -> anyhow::Result<()> {
+    let only = orders.len() == 1;
+    for image in orders.iter().map(|order| order.image_or(base)).collect::<BTreeSet<_>>() {
+        match base_image::ensure(docker, image).await {
             Err(error) if only => return Err(error.into()),
             Err(error) => tracing::error!(image, %error, "an image can't be had; its tasks can't be run"),
             Ok(_) => {}
         }
     }
     let mut seen = BTreeSet::new();
-    for order in batch.orders.iter().filter(|order| seen.insert(&order.spec.name)) {
-        let ensured = harness::ensure_builder_image(&order.harness, surroundings.docker, base, &surroundings.cache).await;
+    for order in orders.iter().filter(|order| seen.insert(&order.spec.name)) {
+        let ensured = harness::ensure_builder_image(&order.harness, docker, base, cache).await;
         match ensured {
             Err(error) if only => return Err(error),
             Err(error) => tracing::error!(harness = order.spec.name, "{error:#}; it can't be run"),
@@ -229,6 +237,62 @@ async fn until_signals<T>(running: impl Future<Output = T>, watcher: &Watcher, c
     }
 }
 
+/// Has a server run batches as well. Those that one ran before are gone on with, if the config says so.
+pub(super) async fn dispatching(config: &Config, http: Http, harnesses: Option<PathBuf>) -> Http {
+    let app = Arc::clone(&http.app);
+    let cache = match harness::cache_folder() {
+        Ok(cache) => cache,
+        Err(error) => {
+            tracing::warn!("no batches can be run: {error:#}");
+            return http;
+        }
+    };
+    let ground = ServerGround { config: config.clone(), cache: cache.clone(), docker: OnceCell::new() };
+    let dispatcher = Arc::new(Dispatcher::new(Means {
+        ground: Box::new(ground),
+        endpoint: Arc::new(SocketEndpoint::new(http.clone())),
+        store: Arc::clone(&app.store),
+        recorder: app.recorder.clone(),
+        harnesses,
+        cache,
+        image: config.engine.base_image.clone(),
+        limits: config.engine.limits(),
+        config: config.rollout.clone(),
+        tasks: app.tasks.clone(),
+        draining: app.draining.clone(),
+    }));
+    if config.rollout.resume {
+        dispatcher.resume_stopped().await;
+    }
+    Http { batches: Batches(Some(dispatcher)), ..http }
+}
+
+/// The engine of a server's batches.
+struct ServerGround {
+    config: Config,
+    cache: PathBuf,
+    docker: OnceCell<Arc<Docker>>,
+}
+
+impl ServerGround {
+    async fn docker(&self) -> anyhow::Result<&Arc<Docker>> {
+        let connect = || async { connect(&self.config).await.map(Arc::new) };
+        self.docker.get_or_try_init(connect).await
+    }
+}
+
+#[async_trait]
+impl Ground for ServerGround {
+    async fn engine(&self) -> anyhow::Result<Arc<dyn Engine>> {
+        let docker: Arc<Docker> = Arc::clone(self.docker().await?);
+        Ok(docker)
+    }
+
+    async fn furnish(&self, orders: &[Order]) -> anyhow::Result<()> {
+        images(self.docker().await?, &self.config.engine.base_image, &self.cache, orders).await
+    }
+}
+
 /// `gleaner harness`.
 pub(super) async fn harness(store: &StoreArgs, args: harness::Args) -> Result<ExitCode, Stop> {
     let config = store.config()?;
@@ -248,6 +312,10 @@ pub(super) async fn harness(store: &StoreArgs, args: harness::Args) -> Result<Ex
 }
 
 async fn docker(config: &Config) -> Result<Docker, Stop> {
+    Ok(connect(config).await?)
+}
+
+async fn connect(config: &Config) -> anyhow::Result<Docker> {
     let name = owner::current().context("naming this process for its sandboxes")?;
     Ok(Docker::connect(&config.engine, &name, Arc::new(owner::may_live)).await?)
 }
