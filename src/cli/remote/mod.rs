@@ -2,7 +2,7 @@
 
 mod server;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use uuid::Uuid;
 use super::batch::Asked;
 use super::progress::Watcher;
 use super::runner::Done;
+use super::terminal::harmless;
 use super::{Signals, run};
 use crate::harness::summary::Summary;
 use crate::harness::{Plan, Progress, Report, Tasks};
@@ -71,7 +72,9 @@ struct Row {
     calls: u64,
     tokens: u64,
     drift: u64,
+    #[serde(default)]
     ms: u64,
+    #[serde(default)]
     error: Option<String>,
 }
 
@@ -87,7 +90,7 @@ pub(super) async fn execute(url: &str, asked: &Asked<'_>, how: &run::How) -> any
     let turns: Arc<Mutex<HashMap<RolloutId, u64>>> = Arc::default();
     let told = Arc::clone(&turns);
     let of = move |rollout| told.lock().unwrap_or_else(PoisonError::into_inner).get(&rollout).copied().unwrap_or_default();
-    let watch = Watch { server: &server, id, watcher: Watcher::new(Arc::new(of)), turns, begun: HashSet::new() };
+    let watch = Watch { server: &server, id, watcher: Watcher::new(Arc::new(of)), turns, begun: HashSet::new(), waiting: None };
     watch.to_the_end().await
 }
 
@@ -145,6 +148,8 @@ struct Watch<'a> {
     turns: Arc<Mutex<HashMap<RolloutId, u64>>>,
     /// Rollouts that were seen running, and whose end was not told.
     begun: HashSet<RolloutId>,
+    /// What they were last seen waiting for.
+    waiting: Option<String>,
 }
 
 impl Watch<'_> {
@@ -227,8 +232,9 @@ impl Watch<'_> {
     }
 
     async fn tell(&mut self, seen: &Seen) {
-        if let Some(waiting) = &seen.waiting {
-            self.watcher.say(waiting);
+        if seen.waiting != self.waiting {
+            self.waiting.clone_from(&seen.waiting);
+            self.waiting.iter().for_each(|waiting| self.watcher.say(&harmless(waiting)));
         }
         let running: HashSet<RolloutId> = seen.running.iter().map(|running| running.id).collect();
         let ended: Vec<RolloutId> = self.begun.difference(&running).copied().collect();
@@ -257,13 +263,9 @@ impl Watch<'_> {
 
     /// A rollout that is not running any more.
     async fn ended(&self, id: RolloutId) -> anyhow::Result<Report> {
-        let rollout = self.server.get(&format!("/rollouts/{id}")).await?;
-        let fields: BTreeMap<&str, Value> = BTreeMap::from([("error", rollout["evidence"]["error"].clone()), ("ms", json!(0))]);
-        let mut row = rollout;
-        for (name, value) in fields {
-            row[name] = value;
-        }
-        Ok(serde_json::from_value::<Row>(row)?.into())
+        let mut rollout = self.server.get(&format!("/rollouts/{id}")).await?;
+        rollout["error"] = rollout["evidence"]["error"].clone();
+        Ok(serde_json::from_value::<Row>(rollout)?.into())
     }
 
     /// Of each sample the rollout that counts.

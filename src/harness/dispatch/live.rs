@@ -57,14 +57,14 @@ impl Live {
         match progress {
             Progress::Building { harness, line } => seen.note = Some(format!("building {harness}: {line}")),
             Progress::Waiting { why } => seen.note = Some(why),
-            Progress::Began { .. } => seen.note = None,
             Progress::Step { rollout, doing } => {
+                seen.note = None;
                 seen.rollouts.insert(rollout, Doing { what: doing, since: now_ms() });
             }
             Progress::Ended(report) => {
                 seen.rollouts.remove(&report.id);
             }
-            Progress::Retry { .. } => {}
+            Progress::Began { .. } | Progress::Retry { .. } => {}
         }
     }
 }
