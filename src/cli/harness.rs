@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::progress::Watcher;
 use super::terminal::{Paint, print, table};
-use crate::engine::{Docker, EngineError, base_image};
+use crate::engine::{Engine, EngineError};
 use crate::harness::spec::{BuildPlace, SpecError};
 use crate::harness::{Builder, Catalog, Harness, Progress};
 
@@ -59,21 +59,21 @@ pub(super) fn cache_folder() -> anyhow::Result<PathBuf> {
 ///
 /// # Errors
 /// If the image can't be had.
-pub(super) async fn ensure_builder_image(harness: &Harness, docker: &Docker, base: &str, cache: &Path) -> anyhow::Result<()> {
+pub(super) async fn ensure_builder_image(harness: &Harness, engine: &dyn Engine, base: &str, cache: &Path) -> anyhow::Result<()> {
     let builder = Builder { cache, image: base, progress: &|_| {}, cancel: &CancellationToken::new() };
     if harness.spec.payload.place == BuildPlace::Container && !builder.folder(harness)?.is_dir() {
-        base_image::ensure(docker, harness.spec.payload.image.as_deref().unwrap_or(base)).await?;
+        engine.ensure(harness.spec.payload.image.as_deref().unwrap_or(base)).await?;
     }
     Ok(())
 }
 
-/// Runs the command; `docker` is there if [`Args::needs_engine`] says so, `base` the default image.
+/// Runs the command; `engine` is there if [`Args::needs_engine`] says so, `base` the default image.
 ///
 /// # Errors
 /// If a harness is wrong or unknown, or its payload can't be built.
 pub(super) async fn run(
     args: &Args,
-    docker: Option<&Docker>,
+    engine: Option<&dyn Engine>,
     base: &str,
     cancel: &CancellationToken,
 ) -> anyhow::Result<ExitCode> {
@@ -84,11 +84,11 @@ pub(super) async fn run(
         Command::Build { name } => {
             let harness = catalog.get(name)?;
             if harness.spec.payload.place == BuildPlace::Container {
-                let docker = docker.ok_or_else(|| EngineError::Failed {
+                let engine = engine.ok_or_else(|| EngineError::Failed {
                     doing: format!("build {name}"),
                     why: "there is no container engine".to_owned(),
                 })?;
-                ensure_builder_image(harness, docker, base, &cache).await?;
+                ensure_builder_image(harness, engine, base, &cache).await?;
             }
             let watcher = Watcher::new(std::sync::Arc::new(|_| 0));
             let tell = |line: &str| watcher.tell(Progress::Building { harness: name.clone(), line: line.to_owned() });

@@ -3,6 +3,8 @@
 mod assemble;
 mod audit;
 mod batch;
+mod dispatch;
+mod engine;
 mod export;
 mod filter;
 mod harness;
@@ -24,7 +26,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use assemble::{PolicyArgs, StoreArgs};
+use assemble::{EngineArgs, PolicyArgs, StoreArgs};
 
 /// Records every model call of unmodified agent harnesses as exact training tokens, and runs those harnesses in containers.
 #[derive(Parser)]
@@ -43,6 +45,8 @@ enum Command {
         #[command(flatten)]
         policy: PolicyArgs,
         #[command(flatten)]
+        engine: EngineArgs,
+        #[command(flatten)]
         args: serve::Args,
     },
     /// Run a task in a real harness, in a container without network, and record every call.
@@ -52,6 +56,8 @@ enum Command {
         #[command(flatten)]
         policy: PolicyArgs,
         #[command(flatten)]
+        engine: EngineArgs,
+        #[command(flatten)]
         args: run::Args,
     },
     /// Run many: tasks x harnesses x samples, as many at once as you say; what was broken off is gone on with.
@@ -60,6 +66,8 @@ enum Command {
         store: StoreArgs,
         #[command(flatten)]
         policy: PolicyArgs,
+        #[command(flatten)]
+        engine: EngineArgs,
         #[command(flatten)]
         args: batch::Args,
     },
@@ -142,9 +150,9 @@ pub fn main() -> ExitCode {
 async fn run_command(command: Command) -> Result<ExitCode, Stop> {
     match command {
         Command::Audit { store, policy, args } => audit::run(&store, &policy, args).await,
-        Command::Serve { store, policy, args } => serve::run(&store, &policy, args).await,
-        Command::Run { store, policy, args } => runner::run(&store, &policy, args).await,
-        Command::Batch { store, policy, args } => runner::batch(&store, &policy, args).await,
+        Command::Serve { store, policy, engine, args } => serve::run(&store, &policy, &engine, args).await,
+        Command::Run { store, policy, engine, args } => runner::run(&store, &policy, &engine, args).await,
+        Command::Batch { store, policy, engine, args } => runner::batch(&store, &policy, &engine, args).await,
         Command::Harness { store, args } => runner::harness(&store, args).await,
         Command::Store { store, args } => {
             let config = store.config()?;

@@ -5,31 +5,27 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Context as _;
-use async_trait::async_trait;
 use serde_json::json;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::engine::{Docker, Engine, base_image, owner};
+use crate::engine::Engine;
 use crate::harness::summary::Summary;
-use crate::harness::{
-    BatchRun, Catalog, Dispatcher, Ground, Kept, Ledger, Means, ModelEndpoint, Order, Plan, Report, Stage, Standing,
-};
-use crate::http::{self, Batches, Http, SocketEndpoint};
+use crate::harness::{BatchRun, Catalog, Kept, Ledger, ModelEndpoint, Order, Plan, Report, Stage, Standing};
+use crate::http::{self, Http, SocketEndpoint};
 use crate::ids::BatchId;
 
-use super::assemble::{self, PolicyArgs, StoreArgs};
+use super::assemble::{self, EngineArgs, PolicyArgs, StoreArgs};
 use super::batch::Asked;
 use super::progress::Watcher;
 use super::terminal::{Paint, harmless, print};
-use super::{Signals, Stop, batch, harness, remote, run, show, summary};
+use super::{Signals, Stop, batch, engine, harness, remote, run, show, summary};
 
 /// `gleaner run`.
-pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, args: run::Args) -> Result<ExitCode, Stop> {
+pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, engine: &EngineArgs, args: run::Args) -> Result<ExitCode, Stop> {
     let asked = Asked::New(Box::new(args.plan()));
-    let done = execute(store, policy, &asked, &args.how).await?;
+    let done = execute(store, policy, engine, &asked, &args.how).await?;
     for report in &done.reports {
         if let Some(error) = &report.error {
             let id = report.id;
@@ -43,8 +39,13 @@ pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, args: run::Args)
 }
 
 /// `gleaner batch`.
-pub(super) async fn batch(store: &StoreArgs, policy: &PolicyArgs, args: batch::Args) -> Result<ExitCode, Stop> {
-    let done = execute(store, policy, &args.asked(), &args.how).await?;
+pub(super) async fn batch(
+    store: &StoreArgs,
+    policy: &PolicyArgs,
+    engine: &EngineArgs,
+    args: batch::Args,
+) -> Result<ExitCode, Stop> {
+    let done = execute(store, policy, engine, &args.asked(), &args.how).await?;
     let Done { reports, summaries, .. } = &done;
     let line = || format!("{}\n", json!({ "rollouts": run::rows(reports), "summary": summaries, "batch": done.id }));
     print(&if args.how.json { line() } else { summary::rendered(summaries, Paint::of_stdout()) })?;
@@ -71,26 +72,30 @@ impl Done {
 }
 
 /// Does what was asked, to its end or to Ctrl-C.
-async fn execute(store: &StoreArgs, policy: &PolicyArgs, asked: &Asked<'_>, how: &run::How) -> Result<Done, Stop> {
+async fn execute(
+    store: &StoreArgs,
+    policy: &PolicyArgs,
+    engine: &EngineArgs,
+    asked: &Asked<'_>,
+    how: &run::How,
+) -> Result<Done, Stop> {
     if let Some(server) = &how.server {
         return remote::execute(server, asked, how).await.map_err(stop);
     }
     let mut config = store.config()?;
+    engine.apply(&mut config);
     // Looked at before anything is started, so that a wrong name costs nothing.
     let new = match asked {
         Asked::New(plan) => Some(Ordered::new(plan, how.harnesses.as_deref()).map_err(stop)?),
         Asked::Resume { .. } => None,
     };
     policy.apply(&mut config)?;
-    let docker = docker(&config).await?;
+    let cache = harness::cache_folder()?;
+    let engine = engine::connect(&config.engine, &cache).await?;
     let http = assemble::http(&config).await?;
     let app = Arc::clone(&http.app);
-    let surroundings = Surroundings {
-        docker: &docker,
-        config: &config,
-        cache: harness::cache_folder()?,
-        artifacts: app.store.artifacts().root().to_owned(),
-    };
+    let surroundings =
+        Surroundings { engine: engine.as_ref(), config: &config, cache, artifacts: app.store.artifacts().root().to_owned() };
     let done = served(http, &surroundings, asked, new, how.harnesses.as_deref()).await;
     let lost = http::end(&app).await;
     if lost > 0 {
@@ -118,7 +123,7 @@ impl Ordered {
 
 /// Where a batch runs.
 struct Surroundings<'a> {
-    docker: &'a Docker,
+    engine: &'a dyn Engine,
     config: &'a Config,
     /// Where payloads and our helper are kept; see [`harness::cache_folder`].
     cache: PathBuf,
@@ -175,10 +180,10 @@ async fn go(
     cancel: CancellationToken,
 ) -> anyhow::Result<()> {
     let Config { engine, rollout, .. } = surroundings.config;
-    images(surroundings.docker, &engine.base_image, &surroundings.cache, &batch.orders).await?;
+    images(surroundings.engine, &engine.base_image, &surroundings.cache, &batch.orders).await?;
     let concurrency = batch.plan.concurrency.unwrap_or(rollout.concurrency).max(1);
     let stage = Stage {
-        engine: surroundings.docker,
+        engine: surroundings.engine,
         endpoint,
         cache: surroundings.cache.clone(),
         artifacts: surroundings.artifacts.clone(),
@@ -193,10 +198,10 @@ async fn go(
 }
 
 /// Sees to the images that are needed. One that can't be had fails its own rollouts, unless there are no others.
-async fn images(docker: &Docker, base: &str, cache: &Path, orders: &[Order]) -> anyhow::Result<()> {
+pub(super) async fn images(engine: &dyn Engine, base: &str, cache: &Path, orders: &[Order]) -> anyhow::Result<()> {
     let only = orders.len() == 1;
     for image in orders.iter().map(|order| order.image_or(base)).collect::<BTreeSet<_>>() {
-        match base_image::ensure(docker, image).await {
+        match engine.ensure(image).await {
             Err(error) if only => return Err(error.into()),
             Err(error) => tracing::error!(image, %error, "an image can't be had; its tasks can't be run"),
             Ok(_) => {}
@@ -204,7 +209,7 @@ async fn images(docker: &Docker, base: &str, cache: &Path, orders: &[Order]) -> 
     }
     let mut seen = BTreeSet::new();
     for order in orders.iter().filter(|order| seen.insert(&order.spec.name)) {
-        let ensured = harness::ensure_builder_image(&order.harness, docker, base, cache).await;
+        let ensured = harness::ensure_builder_image(&order.harness, engine, base, cache).await;
         match ensured {
             Err(error) if only => return Err(error),
             Err(error) => tracing::error!(harness = order.spec.name, "{error:#}; it can't be run"),
@@ -237,68 +242,13 @@ async fn until_signals<T>(running: impl Future<Output = T>, watcher: &Watcher, c
     }
 }
 
-/// Has a server run batches as well. Those that one ran before are gone on with, if the config says so.
-pub(super) async fn dispatching(config: &Config, http: Http, harnesses: Option<PathBuf>) -> Http {
-    let app = Arc::clone(&http.app);
-    let cache = match harness::cache_folder() {
-        Ok(cache) => cache,
-        Err(error) => {
-            tracing::warn!("no batches can be run: {error:#}");
-            return http;
-        }
-    };
-    let ground = ServerGround { config: config.clone(), cache: cache.clone(), docker: OnceCell::new() };
-    let dispatcher = Arc::new(Dispatcher::new(Means {
-        ground: Box::new(ground),
-        endpoint: Arc::new(SocketEndpoint::new(http.clone())),
-        store: Arc::clone(&app.store),
-        recorder: app.recorder.clone(),
-        harnesses,
-        cache,
-        image: config.engine.base_image.clone(),
-        limits: config.engine.limits(),
-        config: config.rollout.clone(),
-        tasks: app.tasks.clone(),
-        draining: app.draining.clone(),
-    }));
-    if config.rollout.resume {
-        dispatcher.resume_stopped().await;
-    }
-    Http { batches: Batches(Some(dispatcher)), ..http }
-}
-
-/// The engine of a server's batches.
-struct ServerGround {
-    config: Config,
-    cache: PathBuf,
-    docker: OnceCell<Arc<Docker>>,
-}
-
-impl ServerGround {
-    async fn docker(&self) -> anyhow::Result<&Arc<Docker>> {
-        let connect = || async { connect(&self.config).await.map(Arc::new) };
-        self.docker.get_or_try_init(connect).await
-    }
-}
-
-#[async_trait]
-impl Ground for ServerGround {
-    async fn engine(&self) -> anyhow::Result<Arc<dyn Engine>> {
-        let docker: Arc<Docker> = Arc::clone(self.docker().await?);
-        Ok(docker)
-    }
-
-    async fn furnish(&self, orders: &[Order]) -> anyhow::Result<()> {
-        images(self.docker().await?, &self.config.engine.base_image, &self.cache, orders).await
-    }
-}
-
 /// `gleaner harness`.
 pub(super) async fn harness(store: &StoreArgs, args: harness::Args) -> Result<ExitCode, Stop> {
     let config = store.config()?;
-    let docker = if args.needs_engine() { docker(&config).await.ok() } else { None };
+    // Payloads are built in containers, whatever runs harnesses.
+    let docker = if args.needs_engine() { engine::docker(&config.engine).await.ok() } else { None };
     let cancel = CancellationToken::new();
-    let running = harness::run(&args, docker.as_ref(), &config.engine.base_image, &cancel);
+    let running = harness::run(&args, docker.as_deref(), &config.engine.base_image, &cancel);
     tokio::pin!(running);
     let asked = super::asked_to_end()?;
     let ended = tokio::select! {
@@ -309,13 +259,4 @@ pub(super) async fn harness(store: &StoreArgs, args: harness::Args) -> Result<Ex
         }
     };
     ended.map_err(stop)
-}
-
-async fn docker(config: &Config) -> Result<Docker, Stop> {
-    Ok(connect(config).await?)
-}
-
-async fn connect(config: &Config) -> anyhow::Result<Docker> {
-    let name = owner::current().context("naming this process for its sandboxes")?;
-    Ok(Docker::connect(&config.engine, &name, Arc::new(owner::may_live)).await?)
 }

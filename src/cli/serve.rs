@@ -13,8 +13,8 @@ use tokio::net::TcpListener;
 use crate::http;
 use crate::policy::Policy;
 
-use super::assemble::{self, PolicyArgs, StoreArgs};
-use super::{Stop, asked_to_end, runner};
+use super::assemble::{self, EngineArgs, PolicyArgs, StoreArgs};
+use super::{Stop, asked_to_end, dispatch};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -26,9 +26,10 @@ pub(super) struct Args {
     harnesses: Option<PathBuf>,
 }
 
-pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, args: Args) -> Result<ExitCode, Stop> {
+pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, engine: &EngineArgs, args: Args) -> Result<ExitCode, Stop> {
     let mut config = store.config()?;
     policy.apply(&mut config)?;
+    engine.apply(&mut config);
     if let Some(listen) = args.listen {
         config.server.listen = listen;
     }
@@ -45,7 +46,7 @@ pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, args: Args) -> R
         let asking = app.draining.clone().run_until_cancelled_owned(say_what_it_is(Arc::clone(policy)));
         app.tasks.spawn(asking);
     }
-    let http = runner::dispatching(&config, http, args.harnesses).await;
+    let http = dispatch::dispatching(&config, http, args.harnesses).await;
     let serving = http::serve(http, listener, stop, Duration::from_secs(config.server.grace_s));
     let mut out = std::io::stdout();
     writeln!(out, "listening on http://{address}").and_then(|()| out.flush())?;

@@ -26,6 +26,7 @@ impl Spec {
             self.run.env.extend(change.env);
             self.parameters.extend(change.parameters);
             self.files.extend(change.files);
+            self.signature.extend(change.signature);
         }
         for (name, value) in choice.set {
             if !self.parameters.contains_key(name) {
@@ -77,6 +78,8 @@ mod tests {
         [parameters]
         steps = 3
         class = "plain"
+        [signature]
+        user-agent = "small/*"
         [run]
         command = ["run", "{{steps}}"]
         env = { URL = "{{base_url}}" }
@@ -88,6 +91,7 @@ mod tests {
         [wires.messages]
         env = { URL = "{{root_url}}" }
         parameters = { class = "blocks" }
+        signature = { x-api = "*" }
         [wires.responses]
         command = ["respond"]
     "#;
@@ -138,6 +142,13 @@ mod tests {
         assert_eq!(told(&wire("responses")), expected(["responses", "{{base_url}}", "plain", "respond"]));
         assert_eq!(told(&variant("bare")), expected(["messages", "{{root_url}}", "bare", "run"]));
         assert_eq!(told(&Choice { wire: Some("chat"), ..variant("bare") }), expected(["chat", "{{base_url}}", "bare", "run"]));
+    }
+
+    #[test]
+    fn a_wire_s_own_headers_are_beside_those_of_all() {
+        let signature = |choice: &Choice<'_>| small(choice).unwrap().signature.into_keys().collect::<Vec<_>>();
+        assert_eq!(signature(&Choice::default()), ["user-agent"]);
+        assert_eq!(signature(&wire("messages")), ["user-agent", "x-api"]);
     }
 
     #[test]

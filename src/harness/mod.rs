@@ -11,6 +11,7 @@ mod digest;
 mod dispatch;
 mod driver;
 mod endpoint;
+mod fit;
 pub mod helper;
 mod outcome;
 mod output;
@@ -44,6 +45,7 @@ pub use choice::Choice;
 pub use config::RolloutConfig;
 pub use dispatch::{DispatchError, Dispatcher, Doing, Ground, Live, Means};
 pub use endpoint::{ModelEndpoint, Terms};
+pub use fit::fits;
 pub use outcome::matches_pattern;
 pub use payload::{Builder, PAYLOAD, PayloadError};
 pub use plan::{HarnessChoice, Plan, PlanError, Tasks};
@@ -182,6 +184,7 @@ const ERROR: &str = "error";
 const DRIFT: &str = "drift";
 
 async fn prepare<'a>(stage: &Stage<'_>, order: &'a Order, group: &str, helper: PathBuf) -> anyhow::Result<Prepared<'a>> {
+    fits(stage.engine, order, &stage.image)?;
     let image = order.image_or(&stage.image).to_owned();
     let facts = stage.engine.image(&image).await?.ok_or_else(|| EngineError::NoImage(image.clone()))?;
     let name = order.spec.name.clone();

@@ -1,5 +1,6 @@
 //! Payloads: the folders that sandboxes mount to have a harness. Built once per recipe and pin, kept in the cache.
 
+use std::collections::VecDeque;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -19,7 +20,7 @@ pub const PAYLOAD: &str = "/opt/harness";
 /// Where a container's build finds the harness's own folder.
 const RECIPE: &str = "/opt/recipe";
 const CERTIFICATES: &str = "/opt/ca-certificates.crt";
-/// Lines of a failed build's output that its error shows.
+/// Lines of each of a failed build's outputs that its error shows.
 const SHOWN_LINES: usize = 20;
 
 /// Why there is no payload.
@@ -185,20 +186,13 @@ impl Builder<'_> {
         Ok(command)
     }
 
-    /// Waits for a build's end, tells its lines, and gives the last of them.
+    /// Waits for a build's end, tells its lines, and gives the last of them: those of its standard output, then those of its
+    /// standard error. Each has its own, so that what went wrong is not pushed out by what goes on.
     async fn watch(&self, child: &mut Child) -> std::io::Result<(std::process::ExitStatus, Vec<String>)> {
-        let last = std::sync::Mutex::new(std::collections::VecDeque::new());
-        let note = |line: String| {
-            (self.progress)(&line);
-            let mut last = last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            if last.len() == SHOWN_LINES {
-                last.pop_front();
-            }
-            last.push_back(line);
-        };
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let (status, (), ()) = tokio::join!(child.wait(), lines(stdout, &note), lines(stderr, &note));
-        Ok((status?, last.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).into()))
+        let (status, mut last, errors) = tokio::join!(child.wait(), lines(stdout, self.progress), lines(stderr, self.progress));
+        last.extend(errors);
+        Ok((status?, last.into()))
     }
 }
 
@@ -208,13 +202,20 @@ fn on_host(spec: &Spec, recipe: &Path, out: &Path, work: &Path) -> Command {
     command
 }
 
-/// Hands on what a process prints, line by line; bytes that are no UTF-8 are replaced.
-async fn lines(from: Option<impl AsyncRead + Unpin>, note: &(impl Fn(String) + Sync)) {
-    let Some(from) = from else { return };
+/// Hands on what a process prints, line by line, and gives the last lines; bytes that are no UTF-8 are replaced.
+async fn lines(from: Option<impl AsyncRead + Unpin>, tell: &(impl Fn(&str) + Sync + ?Sized)) -> VecDeque<String> {
+    let mut last = VecDeque::with_capacity(SHOWN_LINES);
+    let Some(from) = from else { return last };
     let mut reader = BufReader::new(from).split(b'\n');
     while let Ok(Some(line)) = reader.next_segment().await {
-        note(String::from_utf8_lossy(&line).trim_end().to_owned());
+        let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+        tell(&line);
+        if last.len() == SHOWN_LINES {
+            last.pop_front();
+        }
+        last.push_back(line);
     }
+    last
 }
 
 /// The host's own certificates: behind some networks the registries are not to be trusted without them.
@@ -284,10 +285,17 @@ mod tests {
     #[tokio::test]
     async fn a_failed_build_shows_its_last_lines_and_leaves_nothing() {
         let cache = tempfile::tempdir().unwrap();
-        let build = "for i in $(seq 30); do echo line $i; done\necho it broke >&2\nexit 3\n";
+        let build = "echo it broke >&2\nfor i in $(seq 30); do echo line $i; done\nexit 3\n";
         let error = ready(cache.path(), &harness("1", build)).await.unwrap_err().to_string();
         assert!(error.starts_with("building the payload of own failed (exit status: 3); its last lines:\n"), "{error}");
-        assert!(error.contains("it broke") && error.contains("line 30") && !error.contains("line 5\n"), "{error}");
+        assert!(
+            error.contains("\nline 11\n") && !error.contains("\nline 10\n"),
+            "the last lines of its standard output: {error}"
+        );
+        assert!(
+            error.ends_with("\nline 30\nit broke"),
+            "what it printed on its standard error is behind them, however early: {error}"
+        );
         let left: Vec<_> = std::fs::read_dir(cache.path().join("payloads")).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert!(left.iter().all(|path| path.extension().is_some_and(|ending| ending == "lock")), "{left:?}");
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 /// A harness as its `harness.toml` tells it. Every text marked as a template may use `base_url`, `root_url`, `key`, `model`,
-/// `wire`, `prompt`, `home`, `workdir`, `payload`, `timeout_s`, `version` and the harness's own parameters.
+/// `wire`, `prompt`, `home`, `workdir`, `payload`, `timeout_s`, `rollout`, `version` and the harness's own parameters.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
@@ -29,9 +29,12 @@ pub struct Spec {
     pub files: Vec<FileSpec>,
     #[serde(default)]
     pub outcome: OutcomeSpec,
-    /// What its own requests look like: header names and patterns (`*`) of their values.
+    /// What all of its own requests look like: header names and patterns (`*`) of their values.
     #[serde(default)]
     pub signature: BTreeMap<String, String>,
+    /// Files and folders of a run that are kept beside its output, such as its own session; templates of absolute paths.
+    #[serde(default)]
+    pub artifacts: Vec<String>,
     /// Other ways to run it, by name (`HARNESS:VARIANT`).
     #[serde(default)]
     pub variants: BTreeMap<String, Variant>,
@@ -93,6 +96,12 @@ pub struct RunSpec {
     /// Seconds that a run may take where neither task nor user says so.
     #[serde(default)]
     pub timeout_s: Option<u64>,
+    /// Model calls that a run may make where neither task nor user says so; more than it makes while it gets on.
+    #[serde(default)]
+    pub max_calls: Option<u64>,
+    /// Tokens that it may have sampled, likewise.
+    #[serde(default)]
+    pub max_tokens: Option<u64>,
 }
 
 fn neutral_model() -> String {
@@ -191,6 +200,8 @@ pub struct Variant {
     pub parameters: BTreeMap<String, Parameter>,
     #[serde(default)]
     pub files: Vec<FileSpec>,
+    #[serde(default)]
+    pub signature: BTreeMap<String, String>,
 }
 
 /// What is wrong with a harness or with how it was named; all of it for the user to mend.

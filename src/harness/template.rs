@@ -21,6 +21,8 @@ pub struct Variables<'a> {
     pub payload: &'a str,
     /// Seconds that the run may take.
     pub timeout_s: u64,
+    /// The rollout's id, a UUID: for a harness that lets its session's id be given.
+    pub rollout: &'a str,
 }
 
 /// A harness that is ready to start.
@@ -122,6 +124,7 @@ impl<'a> Templates<'a> {
             ("workdir", Value::from(variables.workdir)),
             ("payload", Value::from(variables.payload)),
             ("timeout_s", Value::from(variables.timeout_s)),
+            ("rollout", Value::from(variables.rollout)),
             ("version", Value::from(&spec.version)),
         ]);
         Self { environment: environment(), values: Value::from_iter(values), name: &spec.name }
@@ -162,6 +165,7 @@ mod tests {
             workdir: "/work",
             payload: "/opt/harness",
             timeout_s: 60,
+            rollout: "01a23432-c081-7d62-8629-2c2b957be06f",
         };
         Launch::fill(harness, &spec, &variables)
     }
@@ -207,6 +211,7 @@ mod tests {
                     workdir: "/work",
                     payload: "/opt/harness",
                     timeout_s: 60,
+                    rollout: "01a23432-c081-7d62-8629-2c2b957be06f",
                 };
                 let launch = Launch::fill(harness, &spec, &variables).unwrap();
                 let mut said = launch.command.iter().chain(&launch.stdin);
