@@ -18,6 +18,7 @@ use crate::record::Recorder;
 use crate::store::{self, Store};
 
 use super::Stop;
+use super::list::named;
 
 /// Where rollouts are kept.
 #[derive(clap::Args)]
@@ -33,7 +34,8 @@ pub(super) struct StoreArgs {
 /// Which model server is asked.
 #[derive(clap::Args)]
 pub(super) struct PolicyArgs {
-    /// The model server (vLLM, llama.cpp, or any that speaks chat completions), with or without /v1: the url of the policy named `default`
+    /// The model server (vLLM, llama.cpp, or any that speaks chat completions), with or without /v1: the url of the policy named
+    /// `default`. `scripted:` needs none: each harness is told to use its shell once and to end
     #[arg(long, value_name = "URL", env = "GLEANER_POLICY")]
     policy: Option<String>,
 }
@@ -42,7 +44,7 @@ pub(super) struct PolicyArgs {
 #[derive(clap::Args)]
 pub(super) struct EngineArgs {
     /// What runs harnesses: docker, or process (plain processes of this user, WITHOUT ISOLATION) [default: docker]
-    #[arg(long, value_name = "ENGINE", env = "GLEANER_ENGINE")]
+    #[arg(long, value_name = "ENGINE", env = "GLEANER_ENGINE", value_parser = named::<EngineKind>)]
     engine: Option<EngineKind>,
 }
 
@@ -78,9 +80,7 @@ impl StoreArgs {
 impl PolicyArgs {
     /// Puts the flags into the config.
     pub fn apply(&self, config: &mut Config) -> Result<(), Stop> {
-        if let Some(url) = &self.policy {
-            config.set_policy_url(url.clone());
-        }
+        self.name(config);
         if config.policies.is_empty() {
             let help =
                 "no policy is named; give the model server's address with --policy URL, or a config file with [policies.default]";
@@ -88,10 +88,23 @@ impl PolicyArgs {
         }
         Ok(())
     }
+
+    /// Puts the flags into the config, which may name no policy at all.
+    pub fn name(&self, config: &mut Config) {
+        if let Some(url) = &self.policy {
+            config.set_policy_url(url.clone());
+        }
+    }
 }
 
 /// Opens the store, connects the policies and makes the proxy and what serves it.
 pub(super) async fn http(config: &Config) -> Result<Http, Stop> {
+    let policies = policies(config)?;
+    http_with(config, policies).await
+}
+
+/// The same with these policies in place of the config's.
+pub(super) async fn http_with(config: &Config, policies: Policies) -> Result<Http, Stop> {
     let admin_key = std::env::var("GLEANER_ADMIN_KEY").ok().and_then(AdminKey::new);
     let client_keys = match &config.auth.client_keys_file {
         Some(path) => {
@@ -100,7 +113,6 @@ pub(super) async fn http(config: &Config) -> Result<Http, Stop> {
         }
         None => ClientKeys::default(),
     };
-    let policies = policies(config)?;
     let metrics = crate::telemetry::metrics()?;
     let process_id = ProcessId::generate();
     let store = store::open(&config.store.location(), &config.store, process_id).await?;
@@ -146,6 +158,12 @@ fn policies(config: &Config) -> Result<Policies, Stop> {
         policies.push((policy, settings.train));
     }
     Policies::new(policies, config.routes.clone()).context("no policy is named").map_err(Stop::Usage)
+}
+
+/// The name of the policy that answers where this one is asked for, or none.
+pub(super) fn answering<'a>(config: &'a Config, name: Option<&'a str>) -> Option<&'a str> {
+    let default = || config.policies.keys().find(|name| *name == Policies::DEFAULT).or_else(|| config.policies.keys().next());
+    name.or_else(|| default().map(String::as_str))
 }
 
 /// Makes one policy, its key from the environment.

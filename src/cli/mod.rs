@@ -3,7 +3,9 @@
 mod assemble;
 mod audit;
 mod batch;
+mod check;
 mod dispatch;
+mod doctor;
 mod engine;
 mod export;
 mod filter;
@@ -13,6 +15,7 @@ mod progress;
 mod remote;
 mod run;
 mod runner;
+mod scripted;
 mod serve;
 mod show;
 mod store;
@@ -108,7 +111,18 @@ enum Command {
         #[command(flatten)]
         args: store::Args,
     },
-    /// List harnesses, or build a harness's payload.
+    /// Look at engine, limits, disks, images, store and policies, and say what to fix.
+    Doctor {
+        #[command(flatten)]
+        store: StoreArgs,
+        #[command(flatten)]
+        policy: PolicyArgs,
+        #[command(flatten)]
+        engine: EngineArgs,
+        #[command(flatten)]
+        args: doctor::Args,
+    },
+    /// List harnesses, build a harness's payload, or check harnesses against a scripted policy.
     Harness {
         #[command(flatten)]
         store: StoreArgs,
@@ -154,6 +168,7 @@ async fn run_command(command: Command) -> Result<ExitCode, Stop> {
         Command::Run { store, policy, engine, args } => runner::run(&store, &policy, &engine, args).await,
         Command::Batch { store, policy, engine, args } => runner::batch(&store, &policy, &engine, args).await,
         Command::Harness { store, args } => runner::harness(&store, args).await,
+        Command::Doctor { store, policy, engine, args } => doctor::run(&store, &policy, &engine, &args).await,
         Command::Store { store, args } => {
             let config = store.config()?;
             store::run(args, store.open().await?.as_ref(), &|policy| config.trained(policy)).await

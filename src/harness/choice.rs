@@ -26,6 +26,7 @@ impl Spec {
             self.run.env.extend(change.env);
             self.parameters.extend(change.parameters);
             self.files.extend(change.files);
+            self.check = self.check.changed_by(change.check);
             self.signature.extend(change.signature);
         }
         for (name, value) in choice.set {
@@ -34,6 +35,7 @@ impl Spec {
                 return Err(SpecError::NoParameter { harness: self.name, name: name.clone(), near });
             }
             self.parameters.insert(name.clone(), Parameter::Text(value.clone()));
+            self.chosen.insert(name.clone());
         }
         Ok(self)
     }

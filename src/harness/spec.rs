@@ -1,8 +1,10 @@
 //! What a harness is: the data of its `harness.toml`, checked once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
+
+use super::check::CheckSpec;
 
 /// A harness as its `harness.toml` tells it. Every text marked as a template may use `base_url`, `root_url`, `key`, `model`,
 /// `wire`, `prompt`, `home`, `workdir`, `payload`, `timeout_s`, `rollout`, `version` and the harness's own parameters.
@@ -32,12 +34,18 @@ pub struct Spec {
     /// What all of its own requests look like: header names and patterns (`*`) of their values.
     #[serde(default)]
     pub signature: BTreeMap<String, String>,
+    /// How it is checked.
+    #[serde(default)]
+    pub check: CheckSpec,
     /// Files and folders of a run that are kept beside its output, such as its own session; templates of absolute paths.
     #[serde(default)]
     pub artifacts: Vec<String>,
     /// Other ways to run it, by name (`HARNESS:VARIANT`).
     #[serde(default)]
     pub variants: BTreeMap<String, Variant>,
+    /// The parameters that a user set ([`Spec::with`]).
+    #[serde(skip)]
+    pub chosen: BTreeSet<String>,
 }
 
 /// How the folder is made that is mounted into the sandbox.
@@ -201,6 +209,8 @@ pub struct Variant {
     #[serde(default)]
     pub files: Vec<FileSpec>,
     #[serde(default)]
+    pub check: CheckSpec,
+    #[serde(default)]
     pub signature: BTreeMap<String, String>,
 }
 
@@ -256,6 +266,9 @@ impl Spec {
         let spoken = |name: &String| spec.wires().any(|wire| wire == name);
         if let Some(name) = spec.variants.values().flat_map(|variant| &variant.wires).find(|name| !spoken(name)) {
             return Err(unreadable(format!("a variant is for the wire {name}, which the harness does not speak")));
+        }
+        if let Some(wrong) = spec.changes().map(|change| &change.check).chain([&spec.check]).find_map(CheckSpec::wrong) {
+            return Err(unreadable(wrong.to_owned()));
         }
         for file in spec.files.iter().chain(spec.changes().flat_map(|change| &change.files)) {
             if file.content.is_some() == file.source.is_some() {

@@ -66,7 +66,7 @@ pub use config::{ConfigError, ImageUrls, Logprobs, PolicyConfig, PolicyKind, Tok
 /// # Errors
 /// If the settings are not a policy's.
 pub fn connect(name: &str, config: &PolicyConfig, api_key: Option<&SecretString>) -> Result<Arc<dyn Policy>, ConfigError> {
-    if config.kind == PolicyKind::Scripted {
+    if config.is_scripted() {
         return Ok(Arc::new(Scripted::new(name, config)?));
     }
     if config.tokens != TokenMode::Exact {
@@ -107,6 +107,13 @@ pub trait Policy: Send + Sync {
 
     /// How it stands now, without asking the server.
     fn state(&self) -> PolicyState;
+
+    /// Waits until whether it is paused is other than `now`; gives what it is then.
+    async fn paused(&self, now: bool) -> bool;
+
+    /// The most tokens of prompt and reply together: the config's, or what the server says. `None` if neither does, or the server
+    /// does not answer now.
+    async fn window(&self) -> Option<u64>;
 
     /// Changes what an operator or a trainer may change while calls run.
     ///

@@ -63,6 +63,10 @@ pub(super) struct Plan {
     image: Option<String>,
     /// Before the tasks' own.
     timeout_s: Option<u64>,
+    /// Calls that each rollout may make, before the harness's own bound.
+    max_calls: Option<u64>,
+    /// Tokens that each rollout may sample, before the harness's own bound.
+    max_tokens: Option<u64>,
     /// A policy's name in the config.
     policy: Option<String>,
     /// `train` if left out.
