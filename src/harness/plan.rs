@@ -51,7 +51,7 @@ pub struct Plan {
 
 /// Where a batch's tasks are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "`tasks` is neither a path nor a list of tasks")]
 pub enum Tasks {
     /// A file or folder of the machine that runs the batch.
     Path(String),
