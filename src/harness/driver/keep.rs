@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 use super::{Driver, Outcome, READY};
 use crate::engine::{ExecResult, ExecSpec, SandboxId};
 use crate::harness::artifacts::tail;
+use crate::harness::outcome::Printed;
 use crate::harness::run::Event;
-use crate::harness::spec::ResultForm;
 use crate::harness::{outcome, output};
 
 impl Driver<'_> {
     pub(super) async fn read(&mut self) -> Outcome<Event> {
         let (stdout, stderr) = self.keep_output().await;
         let spec = &self.prepared.order.spec.outcome;
+        let printed = Printed::new(&stdout, &stderr, self.exit);
         let result = match &self.launch.result {
-            None if spec.form == ResultForm::Text => outcome::printed(&stdout, &stderr, self.exit).into(),
             None => stdout,
             Some(path) => {
                 let limit = self.stage.config.result_limit_bytes;
@@ -33,7 +33,7 @@ impl Driver<'_> {
                 result.stdout
             }
         };
-        let reading = outcome::read(spec, &result).or_else(|| outcome::read_exit(spec, self.exit?));
+        let reading = outcome::read(spec, &result, &printed).or_else(|| outcome::read_exit(spec, self.exit?));
         if let Some(reading) = &reading {
             self.artifacts.note("means", json!(reading.meaning));
             self.artifacts.note("detail", Value::Object(reading.detail.clone()));
