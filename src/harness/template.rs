@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use minijinja::value::ValueKind;
 use minijinja::{Environment, UndefinedBehavior, Value};
 
 use super::catalog::Harness;
@@ -138,12 +139,16 @@ impl<'a> Templates<'a> {
 }
 
 /// Strict: a name that there is not is an error, never an empty text. Nothing is escaped but by `tojson`, whose strings TOML
-/// reads as well.
+/// reads as well. Truth is written as JSON, TOML, YAML and command lines have it, not as Python does.
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.set_keep_trailing_newline(true);
+    environment.set_formatter(|out, state, value| match value.kind() {
+        ValueKind::Bool => Ok(out.write_str(if value.is_true() { "true" } else { "false" })?),
+        _ => minijinja::escape_formatter(out, state, value),
+    });
     environment
 }
 
@@ -233,6 +238,13 @@ mod tests {
     fn an_argument_that_no_system_takes_is_refused() {
         let error = fill("codex", None, &"x".repeat(ARGUMENT_BYTES + 1)).unwrap_err().to_string();
         assert!(error.contains("131072 bytes is longer"), "{error}");
+    }
+
+    #[test]
+    fn truth_is_not_python_s() {
+        let values = Value::from_iter([("yes", Value::from(true)), ("no", Value::from(false))]);
+        let templates = Templates { environment: environment(), values, name: "x" };
+        assert_eq!(templates.fill("x", "{{yes}} {{ no }} {{ yes|tojson }}").unwrap(), "true false true");
     }
 
     #[test]
