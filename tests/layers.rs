@@ -22,16 +22,18 @@ const LAYERS: [&[&str]; 11] = [
 ];
 
 /// Outside crates with one home. What is not named (serde, bytes, http, futures, tokio, tracing, thiserror ...) is vocabulary.
-const HOMES: [(&str, &[&str]); 22] = [
+const HOMES: [(&str, &[&str]); 23] = [
     ("axum", &["http"]),
     ("hyper", &["http"]),
     ("hyper_util", &["http"]),
     ("tower", &["http"]),
-    ("reqwest", &["policy"]),
+    // Policies are asked by it, and a running server by our own commands.
+    ("reqwest", &["policy", "cli"]),
     ("sqlx", &["store"]),
     ("rusqlite", &["store"]),
     ("zstd_safe", &["store"]),
     ("crc32fast", &["store"]),
+    ("rustix", &["store"]),
     // Images are told by their bytes; what must come back is sealed in it.
     ("base64", &["call", "wire"]),
     ("sha2", &["call", "policy"]),

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
+use crate::engine::EngineKind;
 use crate::http::{AdminKey, ClientKeys, Http};
 use crate::ids::ProcessId;
 use crate::policy::{self, Policy, PolicyConfig};
@@ -35,6 +36,21 @@ pub(super) struct PolicyArgs {
     /// The model server (vLLM, llama.cpp, or any that speaks chat completions), with or without /v1: the url of the policy named `default`
     #[arg(long, value_name = "URL", env = "GLEANER_POLICY")]
     policy: Option<String>,
+}
+
+/// What runs harnesses.
+#[derive(clap::Args)]
+pub(super) struct EngineArgs {
+    /// What runs harnesses: docker, or process (plain processes of this user, WITHOUT ISOLATION) [default: docker]
+    #[arg(long, value_name = "ENGINE", env = "GLEANER_ENGINE")]
+    engine: Option<EngineKind>,
+}
+
+impl EngineArgs {
+    /// Puts the flag into the config.
+    pub fn apply(&self, config: &mut Config) {
+        config.engine.kind = self.engine.unwrap_or(config.engine.kind);
+    }
 }
 
 impl StoreArgs {
@@ -117,6 +133,7 @@ pub(super) async fn http(config: &Config) -> Result<Http, Stop> {
         compress: config.server.compress,
         cors_origins: config.server.cors_origins.clone().into(),
         metrics,
+        harnesses_reach_it: config.engine.kind == EngineKind::Process,
     })
 }
 

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::progress::Watcher;
 use super::terminal::{Paint, print, table};
-use crate::engine::{Docker, EngineError, base_image};
+use crate::engine::{Engine, EngineError};
 use crate::harness::spec::{BuildPlace, SpecError};
 use crate::harness::{Builder, Catalog, Harness, Progress};
 
@@ -59,21 +59,21 @@ pub(super) fn cache_folder() -> anyhow::Result<PathBuf> {
 ///
 /// # Errors
 /// If the image can't be had.
-pub(super) async fn ensure_builder_image(harness: &Harness, docker: &Docker, base: &str, cache: &Path) -> anyhow::Result<()> {
+pub(super) async fn ensure_builder_image(harness: &Harness, engine: &dyn Engine, base: &str, cache: &Path) -> anyhow::Result<()> {
     let builder = Builder { cache, image: base, progress: &|_| {}, cancel: &CancellationToken::new() };
     if harness.spec.payload.place == BuildPlace::Container && !builder.folder(harness)?.is_dir() {
-        base_image::ensure(docker, harness.spec.payload.image.as_deref().unwrap_or(base)).await?;
+        engine.ensure(harness.spec.payload.image.as_deref().unwrap_or(base)).await?;
     }
     Ok(())
 }
 
-/// Runs the command; `docker` is there if [`Args::needs_engine`] says so, `base` the default image.
+/// Runs the command; `engine` is there if [`Args::needs_engine`] says so, `base` the default image.
 ///
 /// # Errors
 /// If a harness is wrong or unknown, or its payload can't be built.
 pub(super) async fn run(
     args: &Args,
-    docker: Option<&Docker>,
+    engine: Option<&dyn Engine>,
     base: &str,
     cancel: &CancellationToken,
 ) -> anyhow::Result<ExitCode> {
@@ -87,7 +87,7 @@ pub(super) async fn run(
             let mut failed = Vec::new();
             for harness in chosen {
                 let name = &harness.spec.name;
-                match build(harness, docker, base, &cache, cancel).await {
+                match build(harness, engine, base, &cache, cancel).await {
                     Ok(folder) if args.json => print(&format!("{}\n", json!({"name": name, "payload": folder})))?,
                     Ok(folder) => print(&format!("{name} is in {}\n", folder.display()))?,
                     Err(error) if all && !cancel.is_cancelled() => failed.push(format!("{name}: {error:#}")),
@@ -103,20 +103,20 @@ pub(super) async fn run(
 /// The folder of a harness's payload, built if it is not there.
 async fn build(
     harness: &Harness,
-    docker: Option<&Docker>,
+    engine: Option<&dyn Engine>,
     base: &str,
     cache: &Path,
     cancel: &CancellationToken,
 ) -> anyhow::Result<PathBuf> {
     let name = &harness.spec.name;
     if harness.spec.payload.place == BuildPlace::Container {
-        let docker = docker.ok_or_else(|| EngineError::Failed {
+        let engine = engine.ok_or_else(|| EngineError::Failed {
             doing: format!("build {name}"),
             why: "there is no container engine".to_owned(),
         })?;
-        ensure_builder_image(harness, docker, base, cache).await?;
+        ensure_builder_image(harness, engine, base, cache).await?;
     }
-    let watcher = Watcher::new();
+    let watcher = Watcher::new(std::sync::Arc::new(|_| 0));
     let tell = |line: &str| watcher.tell(Progress::Building { harness: name.clone(), line: line.to_owned() });
     let built = Builder { cache, image: base, progress: &tell, cancel }.ready(harness).await;
     watcher.done();

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use super::filter::Which;
 use super::terminal::{Paint, print, table};
 use crate::http::api::{RolloutView, rfc3339};
+use crate::ids::BatchId;
 use crate::store::{Rollout, RolloutFilter, RolloutStatus, Store, StoreError};
 
 /// Lists rollouts, newest last. Works while a server runs on the same store.
@@ -23,6 +24,9 @@ pub(super) struct Args {
     status: Option<RolloutStatus>,
     #[command(flatten)]
     which: Which,
+    /// Only rollouts of this batch
+    #[arg(long, value_name = "ID")]
+    batch: Option<BatchId>,
     /// The newest N; 0 lists all
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: usize,
@@ -63,7 +67,7 @@ async fn newest(store: &dyn Store, args: &Args) -> Result<VecDeque<Rollout>, Sto
         harness: args.which.harness.clone(),
         outcome: args.which.outcome,
         purpose: args.which.purpose,
-        batch: None,
+        batch: args.batch,
         after: None,
         limit: PAGE,
     };

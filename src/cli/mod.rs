@@ -2,6 +2,8 @@
 
 mod assemble;
 mod audit;
+mod batch;
+mod engine;
 mod export;
 mod filter;
 mod harness;
@@ -12,6 +14,7 @@ mod runner;
 mod serve;
 mod show;
 mod store;
+mod summary;
 mod terminal;
 
 use std::future::Future;
@@ -19,8 +22,9 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use assemble::{PolicyArgs, StoreArgs};
+use assemble::{EngineArgs, PolicyArgs, StoreArgs};
 
 /// Records every model call of unmodified agent harnesses as exact training tokens, and runs those harnesses in containers.
 #[derive(Parser)]
@@ -48,7 +52,20 @@ enum Command {
         #[command(flatten)]
         policy: PolicyArgs,
         #[command(flatten)]
+        engine: EngineArgs,
+        #[command(flatten)]
         args: run::Args,
+    },
+    /// Run many: tasks x harnesses x samples, as many at once as you say; what was broken off is gone on with.
+    Batch {
+        #[command(flatten)]
+        store: StoreArgs,
+        #[command(flatten)]
+        policy: PolicyArgs,
+        #[command(flatten)]
+        engine: EngineArgs,
+        #[command(flatten)]
+        args: batch::Args,
     },
     /// List rollouts.
     List {
@@ -57,7 +74,7 @@ enum Command {
         #[command(flatten)]
         args: list::Args,
     },
-    /// Show one rollout: its calls, its samples, and why a call gave none.
+    /// Show one rollout (its calls, its samples, and why a call gave none) or one batch.
     Show {
         #[command(flatten)]
         store: StoreArgs,
@@ -130,7 +147,8 @@ async fn run_command(command: Command) -> Result<ExitCode, Stop> {
     match command {
         Command::Audit { store, policy, args } => audit::run(&store, &policy, args).await,
         Command::Serve { store, policy, args } => serve::run(&store, &policy, args).await,
-        Command::Run { store, policy, args } => runner::run(&store, &policy, args).await,
+        Command::Run { store, policy, engine, args } => runner::run(&store, &policy, &engine, args).await,
+        Command::Batch { store, policy, engine, args } => runner::batch(&store, &policy, &engine, args).await,
         Command::Harness { store, args } => runner::harness(&store, args).await,
         Command::Store { store, args } => {
             let config = store.config()?;
@@ -139,7 +157,9 @@ async fn run_command(command: Command) -> Result<ExitCode, Stop> {
         Command::List { store, args } => Ok(list::run(args, store.open().await?).await?),
         Command::Show { store, args } => {
             let config = store.config()?;
-            Ok(show::run(args, store.open().await?.as_ref(), &|policy| config.trained(policy), config.record.drift).await?)
+            let store = store.open().await?;
+            let trained = |policy: &str| config.trained(policy);
+            Ok(show::run(args, store.as_ref(), &trained, config.record.drift).await?)
         }
         Command::Export { store, args } => {
             args.check().map_err(Stop::Usage)?;
@@ -161,12 +181,27 @@ fn stopped(stop: &Stop) -> ExitCode {
 
 /// Resolves when the process is asked to end (SIGTERM, SIGINT).
 fn asked_to_end() -> std::io::Result<impl Future<Output = ()>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    Ok(async move {
+    let mut signals = Signals::listen()?;
+    Ok(async move { signals.next().await })
+}
+
+/// The signals that ask the process to end (SIGTERM, SIGINT), none of which is lost.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// Listens from now on.
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// Waits for the next one.
+    async fn next(&mut self) {
         tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
         }
-    })
+    }
 }

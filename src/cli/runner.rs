@@ -1,50 +1,249 @@
 //! Puts the runner together: an engine, a server of its own, and the folders beside the store.
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Context;
+use serde_json::json;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::engine::{Docker, owner};
-use crate::http::{self, SocketEndpoint};
-use crate::store;
+use crate::engine::Engine;
+use crate::harness::{BatchRun, Catalog, Kept, Ledger, ModelEndpoint, Order, Plan, Stage, Standing};
+use crate::http::{self, Http, SocketEndpoint};
+use crate::ids::BatchId;
 
-use super::assemble::{self, PolicyArgs, StoreArgs};
-use super::{Stop, harness, run};
+use super::assemble::{self, EngineArgs, PolicyArgs, StoreArgs};
+use super::batch::Asked;
+use super::progress::Watcher;
+use super::terminal::{Paint, harmless, print};
+use super::{Signals, Stop, batch, engine, harness, run, show, summary};
 
 /// `gleaner run`.
-pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, args: run::Args) -> Result<ExitCode, Stop> {
+pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, engine: &EngineArgs, args: run::Args) -> Result<ExitCode, Stop> {
+    let asked = Asked::New(Box::new(args.plan()));
+    let done = execute(store, policy, engine, &asked, &args.how).await?;
+    for report in &done.standing.reports {
+        if let Some(error) = &report.error {
+            let id = report.id;
+            tracing::error!(rollout.id = %id, "{}; what it printed is in {}", harmless(error), report.artifacts.display());
+        }
+    }
+    let reports = &done.standing.reports;
+    let line = || format!("{}\n", json!({ "rollouts": run::rows(reports) }));
+    print(&if args.how.json { line() } else { run::rendered(reports, Paint::of_stdout()) })?;
+    Ok(done.code())
+}
+
+/// `gleaner batch`.
+pub(super) async fn batch(
+    store: &StoreArgs,
+    policy: &PolicyArgs,
+    engine: &EngineArgs,
+    args: batch::Args,
+) -> Result<ExitCode, Stop> {
+    let done = execute(store, policy, engine, &args.asked(), &args.how).await?;
+    let Standing { reports, summaries, .. } = &done.standing;
+    let line = || format!("{}\n", json!({ "rollouts": run::rows(reports), "summary": summaries, "batch": done.id }));
+    print(&if args.how.json { line() } else { summary::rendered(summaries, Paint::of_stdout()) })?;
+    Ok(done.code())
+}
+
+/// What became of a batch.
+struct Done {
+    id: BatchId,
+    standing: Standing,
+    cancelled: bool,
+}
+
+impl Done {
+    fn code(&self) -> ExitCode {
+        let well = self.standing.reports.iter().all(|report| run::ended_by_itself(report.outcome));
+        let all = !self.cancelled && self.standing.is_whole() && well;
+        if all { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+/// Does what was asked, to its end or to Ctrl-C.
+async fn execute(
+    store: &StoreArgs,
+    policy: &PolicyArgs,
+    engine: &EngineArgs,
+    asked: &Asked<'_>,
+    how: &run::How,
+) -> Result<Done, Stop> {
+    if how.server.is_some() {
+        let why = "--server comes in a later version; without it the model calls are served by this command, on the same store";
+        return Err(Stop::Failed(anyhow::anyhow!(why)));
+    }
     let mut config = store.config()?;
-    let orders =
-        run::orders(&args).map_err(|error| if run::is_usage(&error) { Stop::Usage(error) } else { Stop::Failed(error) })?;
+    engine.apply(&mut config);
+    // Looked at before anything is started, so that a wrong name costs nothing.
+    let new = match asked {
+        Asked::New(plan) => Some(Ordered::new(plan, how.harnesses.as_deref()).map_err(stop)?),
+        Asked::Resume { .. } => None,
+    };
     policy.apply(&mut config)?;
-    let docker = docker(&config).await?;
+    let cache = harness::cache_folder()?;
+    let engine = engine::connect(&config.engine, &cache).await?;
     let http = assemble::http(&config).await?;
     let app = Arc::clone(&http.app);
-    let surroundings = run::Surroundings {
-        endpoint: Arc::new(SocketEndpoint::new(http)),
-        docker: &docker,
-        engine: &config.engine,
-        rollout: &config.rollout,
-        cache: harness::cache_folder()?,
-        data: &store::folder(&config.store)?,
-    };
-    let code = run::run(&args, &orders, surroundings).await;
+    let surroundings =
+        Surroundings { engine: engine.as_ref(), config: &config, cache, artifacts: app.store.artifacts().root().to_owned() };
+    let done = served(http, &surroundings, asked, new, how.harnesses.as_deref()).await;
     let lost = http::end(&app).await;
     if lost > 0 {
         return Err(Stop::Failed(anyhow::anyhow!("{lost} records could not be stored before the end")));
     }
-    Ok(code?)
+    done.map_err(stop)
+}
+
+fn stop(error: anyhow::Error) -> Stop {
+    if run::is_usage(&error) { Stop::Usage(error) } else { Stop::Failed(error) }
+}
+
+/// A new batch, not kept yet.
+struct Ordered {
+    kept: Kept,
+    orders: Vec<Order>,
+}
+
+impl Ordered {
+    fn new(plan: &Plan, harnesses: Option<&Path>) -> anyhow::Result<Self> {
+        let orders = plan.orders(&Catalog::load(harnesses)?)?;
+        Ok(Self { kept: Kept::new(plan.clone(), harnesses, &orders)?, orders })
+    }
+}
+
+/// Where a batch runs.
+struct Surroundings<'a> {
+    engine: &'a dyn Engine,
+    config: &'a Config,
+    /// Where payloads and our helper are kept; see [`harness::cache_folder`].
+    cache: PathBuf,
+    artifacts: PathBuf,
+}
+
+async fn served(
+    http: Http,
+    surroundings: &Surroundings<'_>,
+    asked: &Asked<'_>,
+    new: Option<Ordered>,
+    harnesses: Option<&Path>,
+) -> anyhow::Result<Done> {
+    let app = Arc::clone(&http.app);
+    let ledger = Ledger { store: app.store.as_ref(), recorder: &app.recorder };
+    let endpoint: Arc<dyn ModelEndpoint> = Arc::new(SocketEndpoint::new(http));
+    let by = Arc::clone(&endpoint);
+    let watcher = Watcher::new(Arc::new(move |rollout| by.turns(rollout)));
+    let batch = match (new, asked) {
+        (Some(Ordered { kept, orders }), _) => BatchRun::begin(&ledger, BatchId::generate(), &kept, orders).await?,
+        (None, Asked::Resume { batch, force }) => {
+            let id = show::batch_of(ledger.store, batch).await?;
+            let kept = Kept::read(ledger.store, id).await?;
+            let catalog = Catalog::load(harnesses.or(kept.harnesses.as_deref()))?;
+            BatchRun::resume(&ledger, id, &catalog, *force).await?
+        }
+        (None, Asked::New(_)) => anyhow::bail!("gleaner's own fault: a plan that was not looked at"),
+    };
+    let standing = Standing::read(ledger.store, batch.id, &surroundings.artifacts).await?;
+    watcher.begin(standing.batch.rollouts, standing.filled());
+    let cancel = CancellationToken::new();
+    let running = go(&batch, &ledger, endpoint.as_ref(), surroundings, &watcher, cancel.clone());
+    let ended = until_signals(running, &watcher, &cancel).await;
+    watcher.done();
+    let standing = Standing::read(ledger.store, batch.id, &surroundings.artifacts).await?;
+    if !standing.is_whole() && (batch.orders.len() > 1 || batch.plan.samples > 1) {
+        let id = batch.id;
+        watcher.say(&format!(
+            "batch {id} is not whole; go on with: gleaner batch --resume {id} (and the same --policy, --config, --database)"
+        ));
+    }
+    ended.unwrap_or(Ok(()))?;
+    Ok(Done { id: batch.id, standing, cancelled: cancel.is_cancelled() })
+}
+
+async fn go(
+    batch: &BatchRun,
+    ledger: &Ledger<'_>,
+    endpoint: &dyn ModelEndpoint,
+    surroundings: &Surroundings<'_>,
+    watcher: &Watcher,
+    cancel: CancellationToken,
+) -> anyhow::Result<()> {
+    let Config { engine, rollout, .. } = surroundings.config;
+    images(batch, surroundings).await?;
+    let concurrency = batch.plan.concurrency.unwrap_or(rollout.concurrency).max(1);
+    let stage = Stage {
+        engine: surroundings.engine,
+        endpoint,
+        cache: surroundings.cache.clone(),
+        artifacts: surroundings.artifacts.clone(),
+        image: engine.base_image.clone(),
+        limits: engine.limits(),
+        config: rollout.clone(),
+        room: Arc::new(Semaphore::new(concurrency)),
+        cancel,
+        progress: &|progress| watcher.tell(progress),
+    };
+    batch.run(&stage, ledger).await
+}
+
+/// Sees to the images that are needed. One that can't be had fails its own rollouts, unless there are no others.
+async fn images(batch: &BatchRun, surroundings: &Surroundings<'_>) -> anyhow::Result<()> {
+    let base = &surroundings.config.engine.base_image;
+    let only = batch.orders.len() == 1;
+    for image in batch.orders.iter().map(|order| order.image_or(base)).collect::<BTreeSet<_>>() {
+        match surroundings.engine.ensure(image).await {
+            Err(error) if only => return Err(error.into()),
+            Err(error) => tracing::error!(image, %error, "an image can't be had; its tasks can't be run"),
+            Ok(_) => {}
+        }
+    }
+    let mut seen = BTreeSet::new();
+    for order in batch.orders.iter().filter(|order| seen.insert(&order.spec.name)) {
+        let ensured = harness::ensure_builder_image(&order.harness, surroundings.engine, base, &surroundings.cache).await;
+        match ensured {
+            Err(error) if only => return Err(error),
+            Err(error) => tracing::error!(harness = order.spec.name, "{error:#}; it can't be run"),
+            Ok(()) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Waits for the rollouts. At the first signal they are told to end, and waited for still; at the second they are left (`None`):
+/// what they leave is cleared away by the next run.
+async fn until_signals<T>(running: impl Future<Output = T>, watcher: &Watcher, cancel: &CancellationToken) -> Option<T> {
+    let mut signals = match Signals::listen() {
+        Ok(signals) => signals,
+        Err(error) => {
+            tracing::warn!(%error, "signals can't be waited for");
+            return Some(running.await);
+        }
+    };
+    tokio::pin!(running);
+    tokio::select! {
+        ended = &mut running => return Some(ended),
+        () = signals.next() => {}
+    }
+    watcher.say("cancelling; removing the containers (once more to leave at once)");
+    cancel.cancel();
+    tokio::select! {
+        ended = &mut running => Some(ended),
+        () = signals.next() => None,
+    }
 }
 
 /// `gleaner harness`.
 pub(super) async fn harness(store: &StoreArgs, args: harness::Args) -> Result<ExitCode, Stop> {
     let config = store.config()?;
-    let docker = if args.needs_engine() { docker(&config).await.ok() } else { None };
+    // Payloads are built in containers, whatever runs harnesses.
+    let docker = if args.needs_engine() { engine::docker(&config.engine).await.ok() } else { None };
     let cancel = CancellationToken::new();
-    let running = harness::run(&args, docker.as_ref(), &config.engine.base_image, &cancel);
+    let running = harness::run(&args, docker.as_deref(), &config.engine.base_image, &cancel);
     tokio::pin!(running);
     let asked = super::asked_to_end()?;
     let ended = tokio::select! {
@@ -54,10 +253,5 @@ pub(super) async fn harness(store: &StoreArgs, args: harness::Args) -> Result<Ex
             running.await
         }
     };
-    ended.map_err(|error| if run::is_usage(&error) { Stop::Usage(error) } else { Stop::Failed(error) })
-}
-
-async fn docker(config: &Config) -> Result<Docker, Stop> {
-    let name = owner::current().context("naming this process for its sandboxes")?;
-    Ok(Docker::connect(&config.engine, &name, Arc::new(owner::may_live)).await?)
+    ended.map_err(stop)
 }

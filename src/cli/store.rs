@@ -131,6 +131,9 @@ fn said(pruned: &Pruned, dry_run: bool) -> String {
         pruned.bytes
     );
     // Writing to a string can't fail.
+    if pruned.artifact_bytes > 0 {
+        let _ = writeln!(text, "and what their runs left: {} bytes", pruned.artifact_bytes);
+    }
     if pruned.passed_over > 0 {
         let _ = writeln!(text, "passed over: {}, open or with a call in flight", counted(pruned.passed_over, "rollout"));
     }

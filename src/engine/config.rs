@@ -1,13 +1,39 @@
 //! The `[engine]` section.
 
+use std::str::FromStr;
+
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Limits;
+
+/// The kinds of engines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EngineKind {
+    /// Docker, or Podman by its socket: containers without network.
+    #[default]
+    Docker,
+    /// Plain processes of this user, without isolation.
+    Process,
+}
+
+impl FromStr for EngineKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "docker" => Ok(Self::Docker),
+            "process" => Ok(Self::Process),
+            _ => Err("it must be docker or process".to_owned()),
+        }
+    }
+}
 
 /// Which engine runs sandboxes, and what each may use.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EngineConfig {
+    pub kind: EngineKind,
     /// Where Docker (or Podman) listens, `unix:///...`; without it `DOCKER_HOST`, else Docker's usual socket.
     pub docker_host: Option<String>,
     /// Processors of each sandbox, fractions allowed.
@@ -26,6 +52,7 @@ pub struct EngineConfig {
 impl Default for EngineConfig {
     fn default() -> Self {
         Self {
+            kind: EngineKind::default(),
             docker_host: None,
             cpus: 2.0,
             memory: 2 << 30,

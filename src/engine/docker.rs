@@ -7,7 +7,6 @@ mod sandbox;
 mod sweep;
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -21,13 +20,13 @@ use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt};
 use tokio::sync::Semaphore;
 
-use super::{Engine, EngineConfig, EngineError, ExecResult, ExecSpec, ImageFacts, Places, SandboxEnd, SandboxId, SandboxSpec};
+use super::{
+    Engine, EngineConfig, EngineError, ExecResult, ExecSpec, ImageFacts, IsAlive, Places, SandboxEnd, SandboxId, SandboxSpec,
+    base_image,
+};
 
 /// Where the model answers in a container: each has a loopback of its own.
 const LISTEN: &str = "127.0.0.1:8080";
-
-/// Says whether the Gleaner process of that id lives.
-pub type IsAlive = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
 /// A Docker engine.
 pub struct Docker {
@@ -67,6 +66,10 @@ impl Engine for Docker {
         format!("Docker at {} (API {})", self.at, self.api.client_version())
     }
 
+    fn isolates(&self) -> bool {
+        true
+    }
+
     async fn ready(&self) -> Result<(), EngineError> {
         let unreachable = |why: String| EngineError::Unreachable { at: self.at.clone(), why };
         match tokio::time::timeout(Duration::from_secs(10), self.api.ping()).await {
@@ -78,6 +81,10 @@ impl Engine for Docker {
 
     async fn image(&self, name: &str) -> Result<Option<ImageFacts>, EngineError> {
         image::facts(&self.api, name).await
+    }
+
+    async fn ensure(&self, name: &str) -> Result<ImageFacts, EngineError> {
+        base_image::ensure(self, name).await
     }
 
     async fn build(&self, name: &str, context: Bytes, tell: &(dyn Fn(&str) + Send + Sync)) -> Result<(), EngineError> {

@@ -3,7 +3,9 @@
 pub mod base_image;
 mod config;
 mod docker;
+mod output;
 pub mod owner;
+mod process;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,14 +13,22 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-pub use config::EngineConfig;
-pub use docker::{Docker, IsAlive};
+pub use config::{EngineConfig, EngineKind};
+pub use docker::Docker;
+pub use process::Process;
 
-/// A place that runs sandboxes: containers with no network.
+/// Says whether the Gleaner process of that id lives.
+pub type IsAlive = std::sync::Arc<dyn Fn(&str) -> bool + Send + Sync>;
+
+/// A place that runs sandboxes: containers with no network, or what stands for them.
 #[async_trait]
 pub trait Engine: Send + Sync {
     /// What it is and where, for people.
     fn describe(&self) -> String;
+
+    /// Whether sandboxes are containers: with files of an image, mounts where they are wanted, users of their own and no way out. Where they
+    /// are not, what needs that is refused before it begins.
+    fn isolates(&self) -> bool;
 
     /// Whether the engine answers, or what to do so that it does.
     ///
@@ -28,6 +38,12 @@ pub trait Engine: Send + Sync {
 
     /// What is to be known of an image, or `None` if the engine does not have it.
     async fn image(&self, name: &str) -> Result<Option<ImageFacts>, EngineError>;
+
+    /// The same of an image that is made or pulled if the engine does not have it, with progress on standard error.
+    ///
+    /// # Errors
+    /// If it can't be had.
+    async fn ensure(&self, name: &str) -> Result<ImageFacts, EngineError>;
 
     /// Builds an image of this name from a folder with a `Dockerfile`, packed as a tar archive. `tell` gets what the build prints.
     ///

@@ -11,7 +11,7 @@ use crate::call::{
     CallStatus, Capture, CaptureLevel, FinishReason, ImageHash, LogprobKind, Raw, RawKind, Sampling, Usage, WeightVersion,
 };
 use crate::ids::{BatchId, CallId, RolloutKey};
-use crate::store::{Batch, Checked, Outcome, Prune, Pruned, Purpose, RolloutFilter, RolloutStatus, Writer};
+use crate::store::{Artifacts, Batch, Checked, Outcome, Prune, Pruned, Purpose, RolloutFilter, RolloutStatus, Writer};
 use crate::trajectory::Sample;
 
 #[derive(Default)]
@@ -19,6 +19,7 @@ struct Memory {
     rollouts: Vec<Rollout>,
     calls: Vec<CallRecord>,
     requests: HashMap<CallId, Bytes>,
+    artifacts: Artifacts,
 }
 
 #[async_trait]
@@ -28,6 +29,9 @@ impl Store for Memory {
     }
     fn describe(&self) -> String {
         "memory".to_owned()
+    }
+    fn artifacts(&self) -> &Artifacts {
+        &self.artifacts
     }
     async fn rollout(&self, id: RolloutId) -> Result<Option<Rollout>, StoreError> {
         Ok(self.rollouts.iter().find(|rollout| rollout.id == id).cloned())

@@ -10,8 +10,12 @@ pub struct RolloutConfig {
     pub timeout_s: u64,
     /// Seconds that a verifier may take; one that takes longer gives reward 0.
     pub verify_timeout_s: u64,
-    /// Rollouts at once.
+    /// Harnesses at once. As many rollouts again may be prepared, verified and cleared away meanwhile.
     pub concurrency: usize,
+    /// Tries of each rollout that ends for no fault of harness or model (`infra_error`).
+    pub attempts: u32,
+    /// Seconds that rollouts wait for an engine that does not answer any more before the batch is stopped.
+    pub engine_wait_s: u64,
     /// Of longer output the end is kept.
     pub log_limit_bytes: usize,
     /// Of a result file no more is read.
@@ -20,6 +24,14 @@ pub struct RolloutConfig {
 
 impl Default for RolloutConfig {
     fn default() -> Self {
-        Self { timeout_s: 1_800, verify_timeout_s: 600, concurrency: 2, log_limit_bytes: 16 << 20, result_limit_bytes: 64 << 20 }
+        Self {
+            timeout_s: 1_800,
+            verify_timeout_s: 600,
+            concurrency: 2,
+            attempts: 3,
+            engine_wait_s: 300,
+            log_limit_bytes: 16 << 20,
+            result_limit_bytes: 64 << 20,
+        }
     }
 }

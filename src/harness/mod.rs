@@ -2,42 +2,50 @@
 //! driver carries out on an [`Engine`], and its model calls go to a [`ModelEndpoint`] handed in from above.
 
 mod artifacts;
+mod batch;
 mod catalog;
 mod choice;
 mod config;
 mod control;
+mod digest;
 mod driver;
 mod endpoint;
+mod fit;
 pub mod helper;
 mod outcome;
 mod output;
+mod patience;
 mod payload;
 mod plan;
 pub mod run;
 mod sockets;
 pub mod spec;
+pub mod summary;
 pub mod task;
 mod template;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt as _;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::{Engine, EngineError, Limits};
-use crate::ids::{BatchId, RolloutId};
-use crate::store::{Outcome, Purpose, RunOf};
-use driver::{Driver, Prepared, Slot};
+use crate::ids::RolloutId;
+use crate::store::{Outcome, Purpose, Rollout};
+use driver::Prepared;
 use spec::Spec;
 
+pub use batch::{BatchRun, Kept, Ledger, ResumeError, Standing};
 pub use catalog::{Catalog, Harness};
 pub use choice::Choice;
 pub use config::RolloutConfig;
 pub use endpoint::{ModelEndpoint, Terms};
+pub use fit::fits;
 pub use outcome::matches_pattern;
 pub use payload::{Builder, PAYLOAD, PayloadError};
-pub use plan::{HarnessChoice, Plan, Tasks};
+pub use plan::{HarnessChoice, Plan, PlanError, Tasks};
 pub use task::{Task, TaskError, TaskImage};
 
 /// Where rollouts run and what they have there.
@@ -53,6 +61,8 @@ pub struct Stage<'a> {
     /// What each sandbox may use, where its task does not say.
     pub limits: Limits,
     pub config: RolloutConfig,
+    /// A permit for each harness that may run at once, over all batches that share it.
+    pub room: Arc<Semaphore>,
     /// Ends every rollout as cancelled.
     pub cancel: CancellationToken,
     /// Told what goes on.
@@ -65,9 +75,10 @@ pub struct Order {
     pub harness: Harness,
     /// The harness's, with its variant, wire and parameters chosen ([`Spec::with`]).
     pub spec: Spec,
-    pub variant: Option<String>,
+    /// How that was chosen.
+    pub choice: HarnessChoice,
     pub task: Task,
-    /// Rollouts; more than one are a group.
+    /// Rollouts, which are a group.
     pub samples: u32,
     /// Before the task's.
     pub image: Option<String>,
@@ -75,7 +86,7 @@ pub struct Order {
     pub timeout: Option<Duration>,
     /// The policy that answers; the one that calls go to by themselves if `None`.
     pub policy: Option<String>,
-    /// Training for groups, else recording, if `None`.
+    /// Training if `None`.
     pub purpose: Option<Purpose>,
 }
 
@@ -95,10 +106,25 @@ impl Order {
 pub enum Progress {
     /// A payload is being built: what its build printed.
     Building { harness: String, line: String },
+    /// A rollout begins.
+    Began {
+        rollout: RolloutId,
+        /// The harness as it was chosen ([`HarnessChoice::label`]).
+        harness: String,
+        task_id: String,
+        /// Its place in its group.
+        index: u32,
+        /// Which try of that place it is, from 1.
+        attempt: u32,
+    },
     /// A rollout goes on to this.
     Step { rollout: RolloutId, doing: &'static str },
     /// A rollout has ended.
     Ended(Report),
+    /// That rollout ended for no fault of harness or model; another one takes its place.
+    Retry { rollout: RolloutId, attempt: u32 },
+    /// The engine does not answer, and is waited for.
+    Waiting { why: String },
 }
 
 /// How a rollout ended.
@@ -125,51 +151,37 @@ pub struct Report {
     pub artifacts: PathBuf,
 }
 
-/// Runs every sample of every order, so many at once as the config says. Builds payloads that are missing first.
-///
-/// # Errors
-/// If the engine does not answer, an image is missing, a payload can't be built, or a record can't be kept. A rollout that goes
-/// wrong is no error: its report says so. Of those that had not begun when they were cancelled there is no report.
-pub async fn run_all(stage: &Stage<'_>, orders: &[Order]) -> anyhow::Result<Vec<Report>> {
-    stage.engine.ready().await?;
-    let swept = stage.engine.sweep().await?;
-    if swept > 0 {
-        tracing::info!(sandboxes = swept, "removed what a process that died had left");
-    }
-    let folders = sockets::sweep().await;
-    if folders > 0 {
-        tracing::info!(folders, "removed folders of sockets that a process that died had left");
-    }
-    let helper = helper::install(&stage.cache)?;
-    let mut prepared = Vec::with_capacity(orders.len());
-    for order in orders {
-        prepared.push(prepare(stage, order, helper.clone()).await?);
-    }
-    let rollouts = prepared.iter().flat_map(|prepared| (0..prepared.order.samples).map(move |index| (prepared, index)));
-    let batch = BatchId::generate();
-    let running = rollouts.map(|(prepared, index)| async move {
-        if stage.cancel.is_cancelled() {
-            return Ok(None);
-        }
-        Driver::new(stage, prepared, Slot { index, run: RunOf { batch, attempt: 1 } }).await?.run().await.map(Some)
-    });
-    let mut running = futures::stream::iter(running).buffered(stage.config.concurrency.max(1));
-    let mut reports = Vec::new();
-    let mut failed = None;
-    // After an error the others are ended too, but in good order: their sandboxes are removed.
-    while let Some(ended) = running.next().await {
-        match ended {
-            Ok(report) => reports.extend(report),
-            Err(error) => {
-                stage.cancel.cancel();
-                failed.get_or_insert(error);
-            }
+impl Report {
+    /// What is kept of a rollout that has ended; `artifacts` is the folder of all rollouts' artifacts.
+    #[must_use]
+    pub fn of(rollout: &Rollout, artifacts: &Path) -> Self {
+        let evidence = |name: &str| rollout.evidence.as_ref().and_then(|evidence| evidence.get(name));
+        let ms = rollout.ended_at.unwrap_or(rollout.created_at).saturating_sub(rollout.created_at);
+        Self {
+            id: rollout.id,
+            harness: rollout.harness.clone().unwrap_or_default(),
+            task_id: rollout.task_id.clone().unwrap_or_default(),
+            group: rollout.group_id.clone(),
+            index: rollout.index,
+            outcome: rollout.outcome.unwrap_or(Outcome::Cancelled),
+            reward: rollout.reward(),
+            calls: rollout.calls,
+            tokens: rollout.tokens,
+            drift: evidence(DRIFT).and_then(serde_json::Value::as_u64).unwrap_or_default(),
+            ms: u64::try_from(ms).unwrap_or_default(),
+            error: evidence(ERROR).and_then(|error| error.as_str().map(str::to_owned)),
+            artifacts: artifacts.join(rollout.id.to_string()),
         }
     }
-    failed.map_or(Ok(reports), Err)
 }
 
-async fn prepare<'a>(stage: &Stage<'_>, order: &'a Order, helper: PathBuf) -> anyhow::Result<Prepared<'a>> {
+/// What evidence names the error that a rollout ended with.
+const ERROR: &str = "error";
+/// What evidence names the count of its drift.
+const DRIFT: &str = "drift";
+
+async fn prepare<'a>(stage: &Stage<'_>, order: &'a Order, group: &str, helper: PathBuf) -> anyhow::Result<Prepared<'a>> {
+    fits(stage.engine, order, &stage.image)?;
     let image = order.image_or(&stage.image).to_owned();
     let facts = stage.engine.image(&image).await?.ok_or_else(|| EngineError::NoImage(image.clone()))?;
     let name = order.spec.name.clone();
@@ -178,8 +190,8 @@ async fn prepare<'a>(stage: &Stage<'_>, order: &'a Order, helper: PathBuf) -> an
     let payload = builder.ready(&order.harness).await?;
     let by_task = order.task.needs.timeout_s.or(order.spec.run.timeout_s).map(Duration::from_secs);
     let timeout = order.timeout.or(by_task).unwrap_or(Duration::from_secs(stage.config.timeout_s));
-    let group = (order.samples > 1).then(|| (RolloutId::generate().to_string(), order.samples));
-    Ok(Prepared { order, image, facts, payload, helper, group, timeout, limits: limits(stage.limits, &order.task.needs) })
+    let limits = limits(stage.limits, &order.task.needs);
+    Ok(Prepared { order, image, facts, payload, helper, group: group.to_owned(), timeout, limits })
 }
 
 /// What a sandbox may use: as its task says, else as the config does.

@@ -1,5 +1,6 @@
 //! Payloads: the folders that sandboxes mount to have a harness. Built once per recipe and pin, kept in the cache.
 
+use std::collections::VecDeque;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -9,6 +10,7 @@ use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
 use super::catalog::Harness;
+use super::digest::Digest;
 use super::spec::{BuildPlace, Spec, SpecError};
 use super::template::packages;
 
@@ -18,7 +20,7 @@ pub const PAYLOAD: &str = "/opt/harness";
 /// Where a container's build finds the harness's own folder.
 const RECIPE: &str = "/opt/recipe";
 const CERTIFICATES: &str = "/opt/ca-certificates.crt";
-/// Lines of a failed build's output that its error shows.
+/// Lines of each of a failed build's outputs that its error shows.
 const SHOWN_LINES: usize = 20;
 
 /// Why there is no payload.
@@ -184,20 +186,13 @@ impl Builder<'_> {
         Ok(command)
     }
 
-    /// Waits for a build's end, tells its lines, and gives the last of them.
+    /// Waits for a build's end, tells its lines, and gives the last of them: those of its standard output, then those of its
+    /// standard error. Each has its own, so that what went wrong is not pushed out by what goes on.
     async fn watch(&self, child: &mut Child) -> std::io::Result<(std::process::ExitStatus, Vec<String>)> {
-        let last = std::sync::Mutex::new(std::collections::VecDeque::new());
-        let note = |line: String| {
-            (self.progress)(&line);
-            let mut last = last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            if last.len() == SHOWN_LINES {
-                last.pop_front();
-            }
-            last.push_back(line);
-        };
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let (status, (), ()) = tokio::join!(child.wait(), lines(stdout, &note), lines(stderr, &note));
-        Ok((status?, last.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).into()))
+        let (status, mut last, errors) = tokio::join!(child.wait(), lines(stdout, self.progress), lines(stderr, self.progress));
+        last.extend(errors);
+        Ok((status?, last.into()))
     }
 }
 
@@ -207,13 +202,20 @@ fn on_host(spec: &Spec, recipe: &Path, out: &Path, work: &Path) -> Command {
     command
 }
 
-/// Hands on what a process prints, line by line; bytes that are no UTF-8 are replaced.
-async fn lines(from: Option<impl AsyncRead + Unpin>, note: &(impl Fn(String) + Sync)) {
-    let Some(from) = from else { return };
+/// Hands on what a process prints, line by line, and gives the last lines; bytes that are no UTF-8 are replaced.
+async fn lines(from: Option<impl AsyncRead + Unpin>, tell: &(impl Fn(&str) + Sync + ?Sized)) -> VecDeque<String> {
+    let mut last = VecDeque::with_capacity(SHOWN_LINES);
+    let Some(from) = from else { return last };
     let mut reader = BufReader::new(from).split(b'\n');
     while let Ok(Some(line)) = reader.next_segment().await {
-        note(String::from_utf8_lossy(&line).trim_end().to_owned());
+        let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+        tell(&line);
+        if last.len() == SHOWN_LINES {
+            last.pop_front();
+        }
+        last.push_back(line);
     }
+    last
 }
 
 /// The host's own certificates: behind some networks the registries are not to be trusted without them.
@@ -222,26 +224,27 @@ fn host_certificates() -> Option<PathBuf> {
     named.into_iter().chain(["/etc/ssl/certs/ca-certificates.crt".into()]).find(|path| path.is_file())
 }
 
-/// Tells recipes apart: the files that a build may look at, the pins, and the machine's kind. FNV-1a, which stays the same from
-/// build to build of Gleaner.
+/// Tells recipes apart: the files that a build may look at, the pins, and the machine's kind.
 fn recipe_hash(harness: &Harness) -> Result<u64, SpecError> {
     let payload = &harness.spec.payload;
-    let mut parts: Vec<Vec<u8>> = vec![
-        std::env::consts::ARCH.into(),
-        format!("{:?}", payload.place).into(),
-        payload.image.clone().unwrap_or_default().into(),
-        harness.spec.version.clone().into(),
-    ];
-    parts.extend(packages(&harness.spec)?.into_iter().map(String::into_bytes));
+    let mut sum = Digest::default();
+    sum.part(std::env::consts::ARCH.as_bytes()).part(format!("{:?}", payload.place).as_bytes());
+    sum.part(payload.image.as_deref().unwrap_or_default().as_bytes()).part(harness.spec.version.as_bytes());
+    for package in packages(&harness.spec)? {
+        sum.part(package.as_bytes());
+    }
     let scripts: Vec<&String> = [&payload.build].into_iter().chain(&payload.uses).collect();
-    parts.extend(scripts.iter().filter_map(|script| harness.files.get(*script)).cloned());
+    for script in scripts.iter().filter_map(|script| harness.files.get(*script)) {
+        sum.part(script);
+    }
     // Beside the scripts: all but what a run alone reads.
     let run_files = harness.spec.files.iter().chain(harness.spec.changes().flat_map(|change| &change.files));
     let of_runs: Vec<&String> = run_files.filter_map(|file| file.source.as_ref()).collect();
     let is_else = |name: &String| name != "harness.toml" && !scripts.contains(&name) && !of_runs.contains(&name);
-    parts.extend(harness.files.iter().filter(|(name, _)| is_else(name)).map(|(_, bytes)| bytes.clone()));
-    let bytes = parts.iter().flat_map(|part| (part.len() as u64).to_le_bytes().into_iter().chain(part.iter().copied()));
-    Ok(bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)))
+    for (_, bytes) in harness.files.iter().filter(|(name, _)| is_else(name)) {
+        sum.part(bytes);
+    }
+    Ok(sum.get())
 }
 
 #[cfg(test)]
@@ -304,10 +307,17 @@ mod tests {
     #[tokio::test]
     async fn a_failed_build_shows_its_last_lines_and_leaves_nothing() {
         let cache = tempfile::tempdir().unwrap();
-        let build = "for i in $(seq 30); do echo line $i; done\necho it broke >&2\nexit 3\n";
+        let build = "echo it broke >&2\nfor i in $(seq 30); do echo line $i; done\nexit 3\n";
         let error = ready(cache.path(), &harness("1", build)).await.unwrap_err().to_string();
         assert!(error.starts_with("building the payload of own failed (exit status: 3); its last lines:\n"), "{error}");
-        assert!(error.contains("it broke") && error.contains("line 30") && !error.contains("line 5\n"), "{error}");
+        assert!(
+            error.contains("\nline 11\n") && !error.contains("\nline 10\n"),
+            "the last lines of its standard output: {error}"
+        );
+        assert!(
+            error.ends_with("\nline 30\nit broke"),
+            "what it printed on its standard error is behind them, however early: {error}"
+        );
         let left: Vec<_> = std::fs::read_dir(cache.path().join("payloads")).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert!(left.iter().all(|path| path.extension().is_some_and(|ending| ending == "lock")), "{left:?}");
     }

@@ -41,18 +41,22 @@ pub struct Http {
     pub cors_origins: Arc<[String]>,
     /// The process's metrics.
     pub metrics: PrometheusHandle,
+    /// Whether harnesses run without isolation on this machine, where they reach what listens on it.
+    pub harnesses_reach_it: bool,
 }
 
 impl Http {
-    /// Whether the API may be served at this address: without an admin key on this machine only.
+    /// Whether the API may be served at this address: without an admin key on this machine only, and only if no harness is there.
     ///
     /// # Errors
     /// If it would be open to others.
     pub fn may_listen(&self, address: SocketAddr) -> Result<(), ServeError> {
-        if self.admin_key.is_none() && !address.ip().is_loopback() {
-            return Err(ServeError::OpenToOthers(address));
+        match (&self.admin_key, address.ip().is_loopback()) {
+            (Some(_), _) => Ok(()),
+            (None, false) => Err(ServeError::OpenToOthers(address)),
+            (None, true) if self.harnesses_reach_it => Err(ServeError::OpenToHarnesses(address)),
+            (None, true) => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -67,6 +71,11 @@ impl axum::extract::FromRef<Http> for Arc<App> {
 pub enum ServeError {
     #[error("the API would be open to others on {0}; set GLEANER_ADMIN_KEY, or listen on a loopback address")]
     OpenToOthers(SocketAddr),
+    #[error(
+        "the API would be open on {0} to harnesses, which the process engine does not keep from it; set GLEANER_ADMIN_KEY, or use \
+         Docker ([engine] kind = \"docker\")"
+    )]
+    OpenToHarnesses(SocketAddr),
     #[error("listening failed: {0}")]
     Io(#[from] std::io::Error),
 }
@@ -75,7 +84,7 @@ pub enum ServeError {
 /// rest, and flushes the recorder. Gives the number of records that were lost.
 ///
 /// # Errors
-/// If the listener is not loopback and there is no admin key.
+/// If the API would be open to others; see [`Http::may_listen`].
 pub async fn serve(
     http: Http,
     listener: TcpListener,

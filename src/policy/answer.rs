@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use reqwest::Response;
 
-use super::capture::{self, Claim};
+use super::capture;
 use super::decode::Decoder;
 use super::gate::Passed;
 use super::http::{Http, HttpError, next_chunk};
@@ -16,7 +16,7 @@ use super::kind::Dialect;
 use super::llamacpp::Prompt;
 use super::version::Versions;
 use super::{Answer, Captured, Prepared};
-use crate::call::{Capture, Event, Failure, FailureKind, LogprobKind, Reply};
+use crate::call::{Event, Failure, FailureKind, LogprobKind, Reply};
 
 /// How long the end of a connection's answer is waited for after the stream said that it is over, so that the connection can
 /// serve again.
@@ -80,21 +80,17 @@ impl Answer for Reading {
             Some(told) => told,
             None => (self.versions.current(&self.http).await, Vec::new()),
         };
-        let grammar = capture::asks_grammar(&self.prepared.call) || self.decoder.grammar_held(reply);
-        let constrained = grammar || capture::asks_narrowed(&self.prepared.call);
-        if let Some(reason) = self.dialect.blind() {
-            let capture = Capture { reason: Some(reason.to_owned()), constrained, ..Capture::default() };
-            return Captured { capture, version, prompt_raw: Bytes::new() };
-        }
         let (prompt, prompt_raw) = if let Some(known) = self.prompt.answer().await {
             (known.ids.clone(), known.raw.clone())
         } else {
             let ids = reply.prompt_ids.clone();
             (ids.ok_or_else(|| "the server gave no prompt ids".to_owned()), Bytes::new())
         };
-        let logprob_kind = self.dialect.logprob_kind(self.declared, &self.prepared.sampling_used, grammar);
-        let mut capture = capture::check(Claim { prompt, logprob_kind, constrained }, reply);
-        capture.runs = runs;
+        let held = self.decoder.grammar_held(reply);
+        let mut capture = capture::of(self.dialect, self.declared, &self.prepared, held, prompt, reply);
+        if self.dialect.blind().is_none() {
+            capture.runs = runs;
+        }
         self.notice_swallowed(reply);
         Captured { capture, version, prompt_raw }
     }

@@ -1,10 +1,36 @@
 //! What is known of a reply's tokens, checked against the server's own counts.
 
+use super::Prepared;
+use super::kind::Dialect;
 use crate::call::{Call, Capture, CaptureLevel, LogprobKind, Reply, ToolChoice};
 
 /// What servers give in place of a log-probability that is not a number, or of a token that could not come (vLLM and `SGLang`;
 /// llama.cpp's is lower). Clients know it as the least.
 pub(super) const NO_LOGPROB: f64 = -9999.0;
+
+/// Whether a number that stands for a log-probability is one.
+pub(super) fn is_logprob(number: f64) -> bool {
+    number.is_finite() && number <= 0.0 && number > NO_LOGPROB
+}
+
+/// Checks the tokens of a reply to `prepared`, for which the server itself held a grammar or did not. `declared` is what the config
+/// says of its log-probabilities.
+pub(super) fn of(
+    dialect: Dialect,
+    declared: Option<LogprobKind>,
+    prepared: &Prepared,
+    grammar_held: bool,
+    prompt: Result<Vec<u32>, String>,
+    reply: &Reply,
+) -> Capture {
+    let grammar = grammar_held || asks_grammar(&prepared.call);
+    let constrained = grammar || asks_narrowed(&prepared.call);
+    if let Some(reason) = dialect.blind() {
+        return Capture { reason: Some(reason.to_owned()), constrained, ..Capture::default() };
+    }
+    let logprob_kind = dialect.logprob_kind(declared, &prepared.sampling_used, grammar);
+    check(Claim { prompt, logprob_kind, constrained }, reply)
+}
 
 /// What a policy knows of a reply's tokens.
 pub(super) struct Claim {
@@ -45,7 +71,7 @@ pub(super) fn check(claim: Claim, reply: &Reply) -> Capture {
         let reason = format!("{} log-probabilities for {} completion ids", logprobs.len(), ids.len());
         return Capture { prompt_ids, completion_ids, ..at(CaptureLevel::Ids, Some(reason)) };
     }
-    if let Some(at_index) = logprobs.iter().position(|logprob| !logprob.is_finite() || *logprob > 0.0) {
+    if let Some(at_index) = logprobs.iter().position(|logprob| !is_logprob(*logprob)) {
         let reason = format!("log-probability {} of token {at_index} is none", logprobs[at_index]);
         return Capture { prompt_ids, completion_ids, ..at(CaptureLevel::Ids, Some(reason)) };
     }
@@ -122,6 +148,8 @@ mod tests {
         assert_eq!(short, (CaptureLevel::Ids, say("1 log-probabilities for 2 completion ids"), [2, 2, 0]));
         let positive = checked(prompt(), &reply(&[3], &[0.5], 1));
         assert_eq!(positive, (CaptureLevel::Ids, say("log-probability 0.5 of token 0 is none"), [2, 1, 0]));
+        let placeholder = checked(prompt(), &reply(&[3, 4], &[-0.5, -9999.0], 2));
+        assert_eq!(placeholder, (CaptureLevel::Ids, say("log-probability -9999 of token 1 is none"), [2, 2, 0]));
         let lost = checked(prompt(), &reply(&[3], &[-0.5], 4));
         assert_eq!(lost, (CaptureLevel::Text, say("1 completion ids, but the server counted 4 tokens"), [2, 1, 0]));
         let other = checked(Ok(vec![1]), &reply(&[3], &[-0.5], 1));

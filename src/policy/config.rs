@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::scripted::Script;
 use crate::call::{History, LogprobKind, Sampling, SpecialText};
 
 /// One policy's settings.
@@ -63,6 +64,9 @@ pub struct PolicyConfig {
     pub top_logprobs: u32,
     /// What becomes of calls with links to images, which Gleaner itself never follows.
     pub image_urls: ImageUrls,
+    /// What a scripted policy says; one for any harness if `None`.
+    #[serde(skip)]
+    pub script: Option<Script>,
 }
 
 impl Default for PolicyConfig {
@@ -93,6 +97,7 @@ impl Default for PolicyConfig {
             max_event_bytes: 32 << 20,
             top_logprobs: 0,
             image_urls: ImageUrls::Pass,
+            script: None,
         }
     }
 }
@@ -130,6 +135,8 @@ pub enum PolicyKind {
     Llamacpp,
     /// Any other server that speaks chat completions.
     Openai,
+    /// No server: replies by a script, in this process.
+    Scripted,
 }
 
 /// How a policy's token ids are had.
@@ -174,9 +181,11 @@ pub enum ConfigError {
     #[error("policy {name}: this gleaner was built without tokens = \"exact\" (feature `exact`), use \"server\" or \"off\"")]
     Exact { name: String },
     #[error(
-        "policy {name}: kind = \"openai\" takes no token ids, which tokens = \"exact\" needs; use tokens = \"server\" or \"off\""
+        "policy {name}: kind = \"{kind}\" takes no token ids, which tokens = \"exact\" needs; use tokens = \"server\" or \"off\""
     )]
-    TakesNoIds { name: String },
+    TakesNoIds { name: String, kind: &'static str },
+    #[error("policy {name}: the seed {seed:?} after scripted: is no whole number")]
+    Seed { name: String, seed: String },
     #[error("policy {name}: {option} {value:?} is not known, use one of {known}")]
     Parser { name: String, option: &'static str, value: String, known: String },
     #[error("policy {name}: the api key can't be sent in a header")]

@@ -86,6 +86,12 @@ impl Gate {
         if let Some(url) = update.url.as_ref().filter(|url| !http.move_to(url)) {
             return Err(Failure::invalid("url", format!("url {url:?} is not an http or https address")));
         }
+        self.follow(versions, update);
+        Ok(())
+    }
+
+    /// Does what an update says of weights and pauses.
+    pub(super) fn follow(&self, versions: &Versions, update: &PolicyUpdate) {
         if let Some(version) = &update.version {
             versions.see(version.clone(), VersionSource::Declared);
         }
@@ -95,7 +101,6 @@ impl Gate {
             (None, Some(mode)) if self.read().0.is_some() => self.set(Some(mode)),
             (None, _) => {}
         }
-        Ok(())
     }
 
     /// How it is paused, and how many replies run.

@@ -49,7 +49,9 @@ impl Dialect {
                     (false, false) => LogprobKind::Unknown,
                 }
             }
-            PolicyKind::Vllm | PolicyKind::Llamacpp | PolicyKind::Openai | PolicyKind::Auto => LogprobKind::Raw,
+            PolicyKind::Vllm | PolicyKind::Llamacpp | PolicyKind::Openai | PolicyKind::Auto | PolicyKind::Scripted => {
+                LogprobKind::Raw
+            }
         }
     }
 
@@ -98,7 +100,7 @@ impl Dialect {
         match self.kind {
             PolicyKind::Vllm => ReasoningField { name: "reasoning", always: true },
             PolicyKind::Llamacpp => ReasoningField { name: "reasoning_content", always: true },
-            PolicyKind::Sglang | PolicyKind::Openai | PolicyKind::Auto => {
+            PolicyKind::Sglang | PolicyKind::Openai | PolicyKind::Auto | PolicyKind::Scripted => {
                 ReasoningField { name: "reasoning_content", always: false }
             }
         }
@@ -116,7 +118,7 @@ impl Dialect {
         match self.kind {
             PolicyKind::Vllm | PolicyKind::Sglang => (self.tokens || call.wants.logprobs).then(|| asked.unwrap_or(0)),
             PolicyKind::Llamacpp => (self.tokens || call.wants.logprobs).then(|| asked.unwrap_or(1).max(1)),
-            PolicyKind::Openai | PolicyKind::Auto => call.wants.logprobs.then(|| asked.unwrap_or(0)),
+            PolicyKind::Openai | PolicyKind::Auto | PolicyKind::Scripted => call.wants.logprobs.then(|| asked.unwrap_or(0)),
         }
     }
 
@@ -149,7 +151,7 @@ impl Dialect {
                 PolicyKind::Vllm | PolicyKind::Sglang => Some(asked.unwrap_or(0).max(recorded)),
                 // With 0 it gives none at all, and without a number 20 of each token's.
                 PolicyKind::Llamacpp => Some(asked.unwrap_or(1).max(recorded).max(1)),
-                PolicyKind::Openai | PolicyKind::Auto => asked,
+                PolicyKind::Openai | PolicyKind::Auto | PolicyKind::Scripted => asked,
             };
             added.extend(top.map(|top| ("top_logprobs", top.to_string())));
         }

@@ -26,6 +26,7 @@ mod reread;
 #[expect(clippy::option_option, reason = "the outer one says whether it is JSON, the inner one whether it is null")]
 mod scan;
 mod score;
+mod scripted;
 mod server;
 #[cfg(test)]
 mod server_tests;
@@ -47,6 +48,7 @@ use secrecy::SecretString;
 use crate::call::{Call, Capture, Event, Failure, FailureKind, Rendered, Reply, Sampling, WeightVersion};
 
 pub use reread::reread;
+pub use scripted::{COMMAND, Ending, SCHEME, Sampled, Script, Scripted};
 pub use texts::Texts;
 pub use transcript::{Earlier, Exchange, Found, Transcript};
 
@@ -64,6 +66,9 @@ pub use config::{ConfigError, ImageUrls, Logprobs, PolicyConfig, PolicyKind, Tok
 /// # Errors
 /// If the settings are not a policy's.
 pub fn connect(name: &str, config: &PolicyConfig, api_key: Option<&SecretString>) -> Result<Arc<dyn Policy>, ConfigError> {
+    if config.kind == PolicyKind::Scripted {
+        return Ok(Arc::new(Scripted::new(name, config)?));
+    }
     if config.tokens != TokenMode::Exact {
         return Ok(Arc::new(server::Server::new(name, config, api_key)?));
     }

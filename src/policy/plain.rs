@@ -36,7 +36,7 @@ pub(super) async fn count(http: &Http, kind: PolicyKind, model: &str, call: &Cal
         (Prompt::Text(text), PolicyKind::Llamacpp) => {
             super::llamacpp::Prompt::tokenize(http, text).await.ok().map(|(ids, _)| ids.len() as u64)
         }
-        (Prompt::Text(_), PolicyKind::Sglang | PolicyKind::Openai | PolicyKind::Auto) => None,
+        (Prompt::Text(_), PolicyKind::Sglang | PolicyKind::Openai | PolicyKind::Auto | PolicyKind::Scripted) => None,
     }
 }
 

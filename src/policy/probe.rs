@@ -26,7 +26,7 @@ impl fmt::Display for Found {
             PolicyKind::Vllm => "vllm",
             PolicyKind::Sglang => "sglang",
             PolicyKind::Llamacpp => "llama.cpp",
-            PolicyKind::Openai | PolicyKind::Auto => "openai-compatible",
+            PolicyKind::Openai | PolicyKind::Auto | PolicyKind::Scripted => "openai-compatible",
         };
         f.write_str(kind)?;
         if let Some(version) = &self.version {
@@ -87,7 +87,7 @@ struct Model {
 pub(super) async fn probe(http: &Http, config: &PolicyConfig) -> Result<Found, String> {
     let version = match config.kind {
         PolicyKind::Auto | PolicyKind::Vllm => read::<Version>(http, "/version").await?,
-        PolicyKind::Sglang | PolicyKind::Llamacpp | PolicyKind::Openai => None,
+        PolicyKind::Sglang | PolicyKind::Llamacpp | PolicyKind::Openai | PolicyKind::Scripted => None,
     };
     let model_info = match config.kind {
         PolicyKind::Sglang => read::<ModelInfo>(http, "/model_info").await?,

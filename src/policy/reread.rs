@@ -176,8 +176,7 @@ impl Generated {
         if again > 0 && self.prompt_ids.ends_with(&self.ids[..again]) {
             self.prompt_ids.truncate(self.prompt_ids.len() - again);
         }
-        let full =
-            self.logprobs.len() == self.ids.len() && self.logprobs.iter().all(|logprob| logprob.is_finite() && *logprob <= 0.0);
+        let full = self.logprobs.len() == self.ids.len() && self.logprobs.iter().all(|logprob| capture::is_logprob(*logprob));
         Capture {
             level: if full { CaptureLevel::Full } else { CaptureLevel::Ids },
             prompt_ids: self.prompt_ids,
@@ -298,6 +297,8 @@ mod tests {
         assert_eq!(read(&raw("{}", &short, "")).unwrap().0, CaptureLevel::Text);
         let lost = r#"{"meta_info":{"completion_tokens":1,"output_token_logprobs":[[0.5,7,null]]}}"#;
         assert_eq!(read(&raw(r#"{"input_ids":[1,2]}"#, lost, "")).unwrap().0, CaptureLevel::Ids);
+        let placeholder = lost.replace("0.5", "-9999.0");
+        assert_eq!(read(&raw(r#"{"input_ids":[1,2]}"#, &placeholder, "")).unwrap().0, CaptureLevel::Ids);
         assert!(read(&raw("{}", "", "")).is_err());
         assert!(read(&raw("{}", "{\"choices\":", "")).is_err());
         assert!(read(&raw("{}", &short, "no JSON")).unwrap_err().contains("prompt"));

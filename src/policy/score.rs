@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use serde::Deserialize;
 
-use super::capture::NO_LOGPROB;
+use super::capture::is_logprob;
 use super::config::PolicyKind;
 use super::http::Http;
 use super::probe::Found;
@@ -31,7 +31,7 @@ pub(super) async fn score(name: &str, http: &Http, found: &Found, ids: &[u32]) -
             let body = serde_json::json!({"input_ids": ids, "sampling_params": sampling, "return_logprob": true, "logprob_start_len": 0});
             ("/generate", body)
         }
-        PolicyKind::Llamacpp | PolicyKind::Openai | PolicyKind::Auto => {
+        PolicyKind::Llamacpp | PolicyKind::Openai | PolicyKind::Auto | PolicyKind::Scripted => {
             let message =
                 format!("policy {name} can't score tokens: this kind of server ({found}) tells no log-probabilities of prompts");
             return Err(Failure::new(FailureKind::Refused, message));
@@ -112,7 +112,7 @@ fn counted(given: usize, ids: &[u32]) -> Result<(), String> {
 fn checked(at: usize, logprob: Option<f64>, ids: &[u32]) -> Result<Option<f64>, String> {
     match logprob {
         _ if at == 0 => Ok(None),
-        Some(logprob) if logprob.is_finite() && logprob <= 0.0 && logprob > NO_LOGPROB => Ok(Some(logprob)),
+        Some(logprob) if is_logprob(logprob) => Ok(Some(logprob)),
         Some(logprob) => Err(format!("the score of token {at} ({}) is {logprob}", ids[at])),
         None => Err(format!("token {at} ({}) has no score", ids[at])),
     }

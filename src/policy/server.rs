@@ -148,7 +148,7 @@ impl Server {
                 let known = Prompt::ask(self.http.clone(), template.into()).answer().await.map(|known| known.ids.clone());
                 known.and_then(Result::ok).map(|ids| ids.len() as u64)
             }
-            PolicyKind::Sglang | PolicyKind::Openai | PolicyKind::Auto => None,
+            PolicyKind::Sglang | PolicyKind::Openai | PolicyKind::Auto | PolicyKind::Scripted => None,
         }
     }
 

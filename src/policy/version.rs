@@ -67,7 +67,7 @@ impl Versions {
         let path = match kind {
             PolicyKind::Vllm => "/weight_info",
             PolicyKind::Sglang => "/model_info",
-            PolicyKind::Llamacpp | PolicyKind::Openai | PolicyKind::Auto => return,
+            PolicyKind::Llamacpp | PolicyKind::Openai | PolicyKind::Auto | PolicyKind::Scripted => return,
         };
         if self.state().known.source != Some(VersionSource::Declared) {
             self.poll(http, path).await;

@@ -2,6 +2,7 @@
 //!
 //! All writing goes through one [`Writer`], which the recorder owns; reading goes through [`Store`] from anywhere.
 
+mod artifacts;
 mod batch;
 mod blob;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use bytes::Bytes;
 use crate::call::{CallEnd, CallRecord, CallStart, ImageHash, RawKind, WeightVersion};
 use crate::ids::{BatchId, CallId, ProcessId, RolloutId, RolloutKey};
 
+pub use artifacts::{Artifact, Artifacts};
 pub use batch::{Batch, BatchStatus, NewBatch};
 pub use config::{Durability, StoreConfig, default_path, folder};
 pub use rollout::{Finish, NewRollout, Outcome, Purpose, Reward, Rollout, RolloutFilter, RolloutStatus, RunOf};
@@ -51,6 +53,9 @@ pub trait Store: Send + Sync {
 
     /// Where the store is, for people.
     fn describe(&self) -> String;
+
+    /// The files that runs left.
+    fn artifacts(&self) -> &Artifacts;
 
     async fn rollout(&self, id: RolloutId) -> Result<Option<Rollout>, StoreError>;
     async fn rollout_by_key(&self, key: &RolloutKey) -> Result<Option<Rollout>, StoreError>;

@@ -119,6 +119,22 @@ pub enum Outcome {
     Cancelled,
 }
 
+impl Outcome {
+    /// Its name, as people and files have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Failed => "failed",
+            Self::Truncated => "truncated",
+            Self::TimedOut => "timed_out",
+            Self::HarnessError => "harness_error",
+            Self::InfraError => "infra_error",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
 /// A reward for a rollout or for one of its calls; a repeat replaces.
 #[derive(Clone, Debug)]
 pub struct Reward {

@@ -46,6 +46,8 @@ pub struct Pruned {
     pub blobs: u64,
     /// Bytes of their bodies and tokens, as they were kept.
     pub bytes: u64,
+    /// Bytes of the files that their runs left.
+    pub artifact_bytes: u64,
     /// Rollouts that were passed over: open, with a call in flight, or gone meanwhile.
     pub passed_over: u64,
     /// Bytes of the database's file before and after.

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gleaner::engine::{
-    Docker, Engine, EngineConfig, ExecResult, ExecSpec, Limits, Mount, Network, Powers, SandboxEnd, SandboxId, SandboxSpec,
+    Docker, Engine, EngineConfig, ExecResult, ExecSpec, Limits, Mount, Network, Places, Powers, SandboxEnd, SandboxId,
+    SandboxSpec,
 };
 use gleaner::harness::helper;
 use tempfile::TempDir;
@@ -61,6 +62,7 @@ impl Default for Options {
 
 pub struct Sandbox {
     pub id: SandboxId,
+    pub places: Places,
     /// The model endpoint's end.
     pub model: UnixListener,
     /// The folder that the sandbox sees as `/run/gleaner`.
@@ -72,7 +74,7 @@ pub struct Sandbox {
 
 impl Sandbox {
     /// Creates and starts it; the harness waits for [`Self::go`].
-    pub async fn start(engine: &Docker, harness: &[&str], options: Options) -> Self {
+    pub async fn start(engine: &dyn Engine, harness: &[&str], options: Options) -> Self {
         let cache = tempfile::tempdir().unwrap();
         let helper = helper::install(cache.path()).unwrap();
         std::fs::set_permissions(cache.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -83,7 +85,9 @@ impl Sandbox {
         std::fs::set_permissions(payload.path(), PermissionsExt::from_mode(0o777)).unwrap();
         let model = listen(&sockets.path().join("model.sock"));
         let control = listen(&sockets.path().join("control.sock"));
-        let spec = spec(harness, &options, [&helper, sockets.path(), payload.path()]);
+        let name = format!("gleaner-test-{}", uuid::Uuid::new_v4().simple());
+        let places = engine.places(&name).await.expect("the sandbox has its places");
+        let spec = spec(engine, name, &places, harness, &options, [&helper, sockets.path(), payload.path()]);
         let id = engine.create(&spec).await.expect("the sandbox can be created");
         {
             let _permit = STARTS.acquire().await.unwrap();
@@ -98,7 +102,7 @@ impl Sandbox {
         // One connection, before the harness runs, and no way to make another.
         std::fs::remove_file(sockets.path().join("control.sock")).unwrap();
         let (lines, control) = stream.into_split();
-        let mut sandbox = Self { id, model, sockets, lines: BufReader::new(lines), control, _folders: [cache, payload] };
+        let mut sandbox = Self { id, places, model, sockets, lines: BufReader::new(lines), control, _folders: [cache, payload] };
         assert_eq!(sandbox.line().await.as_deref(), Some("ready"));
         sandbox
     }
@@ -139,14 +143,14 @@ impl Sandbox {
     }
 
     /// Hangs up on the init and waits for the sandbox's end.
-    pub async fn hang_up(self, engine: &Docker) -> SandboxEnd {
+    pub async fn hang_up(self, engine: &dyn Engine) -> SandboxEnd {
         drop((self.lines, self.control));
         ended(engine, &self.id).await
     }
 }
 
 /// Waits for a sandbox's end.
-pub async fn ended(engine: &Docker, id: &SandboxId) -> SandboxEnd {
+pub async fn ended(engine: &dyn Engine, id: &SandboxId) -> SandboxEnd {
     let wait = async {
         loop {
             if let Some(end) = engine.ended(id).await.unwrap() {
@@ -164,25 +168,34 @@ fn listen(path: &Path) -> UnixListener {
     listener
 }
 
-fn spec(harness: &[&str], options: &Options, [helper, sockets, payload]: [&Path; 3]) -> SandboxSpec {
-    let mut command: Vec<String> = [HELPER, "run", "--control", "/run/gleaner/control.sock", "--listen", "127.0.0.1:8080"]
+fn spec(
+    engine: &dyn Engine,
+    name: String,
+    places: &Places,
+    harness: &[&str],
+    options: &Options,
+    [helper, sockets, payload]: [&Path; 3],
+) -> SandboxSpec {
+    let mount = |host: &Path, usual: &str| Mount { host: host.to_owned(), inside: engine.inside(host, usual), read_only: true };
+    let mounts = vec![mount(helper, HELPER), mount(sockets, "/run/gleaner"), mount(payload, "/opt/harness")];
+    let socket = |name: &str| format!("{}/{name}", mounts[1].inside);
+    let (deadline, grace) = (options.deadline.as_millis().to_string(), options.grace.as_millis().to_string());
+    let command = [&mounts[0].inside, "run", "--control", &socket("control.sock"), "--listen", &places.bind]
         .into_iter()
-        .chain(["--socket", "/run/gleaner/model.sock", "--deadline-ms"])
+        .chain(["--socket", &socket("model.sock"), "--deadline-ms", &deadline, "--grace-ms", &grace, "--"])
+        .chain(harness.iter().copied())
         .map(str::to_owned)
         .collect();
-    command.extend([options.deadline.as_millis().to_string(), "--grace-ms".into(), options.grace.as_millis().to_string()]);
-    command.push("--".into());
-    command.extend(harness.iter().map(|&word| word.to_owned()));
-    let mount = |host: &Path, inside: &str| Mount { host: host.to_owned(), inside: inside.into(), read_only: true };
+    let (uid, gid) = places.user;
     SandboxSpec {
-        name: format!("gleaner-test-{}", uuid::Uuid::new_v4().simple()),
+        name,
         image: image(),
         command,
-        env: vec![("HOME".into(), "/home/agent".into())],
-        workdir: "/work".into(),
-        user: "1000:1000".into(),
-        mounts: vec![mount(helper, HELPER), mount(sockets, "/run/gleaner"), mount(payload, "/opt/harness")],
-        tmpfs: vec![("/tmp".into(), "exec,mode=1777".into()), ("/home/agent".into(), "uid=1000,gid=1000,exec".into())],
+        env: vec![("HOME".into(), places.home.clone())],
+        workdir: places.workdir.clone(),
+        user: format!("{uid}:{gid}"),
+        mounts,
+        tmpfs: vec![(places.temp.clone(), "exec,mode=1777".into()), (places.home.clone(), format!("uid={uid},gid={gid},exec"))],
         limits: options.limits,
         network: Network::None,
         powers: Powers::None,
@@ -191,7 +204,7 @@ fn spec(harness: &[&str], options: &Options, [helper, sockets, payload]: [&Path;
 }
 
 /// Runs a command as the sandbox's user.
-pub async fn exec(engine: &Docker, id: &SandboxId, command: &[&str]) -> ExecResult {
+pub async fn exec(engine: &dyn Engine, id: &SandboxId, command: &[&str]) -> ExecResult {
     engine.exec(id, &exec_spec(command)).await.unwrap()
 }
 

@@ -41,7 +41,6 @@ pub(super) fn rollout(rollout: &Rollout, built: &Built, paint: Paint) -> String 
         ("pinned", sampling),
         ("calls", Some(format!("{}, {} tokens sampled", rollout.calls, rollout.tokens))),
         ("samples", Some(format!("{}, {trained} tokens trained, drift {}", built.samples.len(), built.drift))),
-        ("evidence", rollout.evidence.as_ref().map(ToString::to_string)),
         ("metadata", (!rollout.metadata.is_empty()).then(|| serde_json::json!(rollout.metadata).to_string())),
     ];
     let mut out = format!("{} {}\n", paint.bold("rollout"), rollout.id);

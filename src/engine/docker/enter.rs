@@ -12,8 +12,9 @@ use bollard::query_parameters::{
 use futures::TryStreamExt;
 use tokio::time::timeout;
 
-use super::exec::{Output, converse};
+use super::exec::converse;
 use super::failed;
+use crate::engine::output::Output;
 use crate::engine::{EngineError, ExecResult, ExecSpec, SandboxId};
 
 /// Give files away, write and remove any of them, and go to where they are.

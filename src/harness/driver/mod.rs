@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::artifacts::{Artifacts, tail};
 use super::control::{Control, ControlListener};
@@ -18,8 +19,8 @@ use super::run::{Action, Event, Exit, Rewards, Run, Verdict};
 use super::sockets::{self, SocketFolder};
 use super::task::User;
 use super::template::{Launch, Variables};
-use super::{Order, Progress, Report, Stage};
-use crate::engine::{ExecResult, ExecSpec, ImageFacts, Limits, Places, SandboxId};
+use super::{DRIFT, ERROR, Order, Progress, Report, Stage, patience};
+use crate::engine::{EngineError, ExecResult, ExecSpec, ImageFacts, Limits, Places, SandboxId};
 use crate::ids::{RolloutId, RolloutKey};
 use crate::store::{Finish, NewRollout, Purpose, Reward, Rollout, RunOf};
 use crate::telemetry::now_ms;
@@ -40,8 +41,8 @@ pub(super) struct Prepared<'a> {
     pub facts: ImageFacts,
     pub payload: PathBuf,
     pub helper: PathBuf,
-    /// The group of its rollouts, and how many they are.
-    pub group: Option<(String, u32)>,
+    /// The group of its rollouts.
+    pub group: String,
     pub timeout: Duration,
     pub limits: Limits,
 }
@@ -51,6 +52,31 @@ pub(super) struct Prepared<'a> {
 pub(super) struct Slot {
     pub index: u32,
     pub run: RunOf,
+}
+
+/// The right to run a harness: given back once it has ended, so that the next one starts while this one is verified.
+pub(super) type Turn = [OwnedSemaphorePermit; 2];
+
+/// A rollout to be kept, of a group that has so many as the order.
+pub(super) fn new_rollout(order: &Order, group: &str, slot: Slot) -> NewRollout {
+    NewRollout {
+        id: RolloutId::generate(),
+        key: RolloutKey::generate(),
+        created_at: now_ms(),
+        purpose: order.purpose.unwrap_or(Purpose::Train),
+        task_id: Some(order.task.id.clone()),
+        group_id: Some(group.to_owned()),
+        group_size: Some(order.samples),
+        harness: Some(order.spec.name.clone()),
+        policy: order.policy.clone(),
+        sampling: crate::call::Sampling::default(),
+        metadata: order.task.metadata.clone(),
+        ttl_s: None,
+        idempotency_key: None,
+        conversation: None,
+        index: Some(slot.index),
+        run: Some(slot.run),
+    }
 }
 
 /// A rollout while it runs.
@@ -85,16 +111,16 @@ impl<'a> Driver<'a> {
     pub async fn new(stage: &'a Stage<'a>, prepared: &'a Prepared<'a>, slot: Slot) -> Outcome<Self> {
         let order = prepared.order;
         let task = &order.task;
-        let (id, key) = (RolloutId::generate(), RolloutKey::generate());
-        let places = stage.engine.places(&name(id)).await?;
-        let sockets = SocketFolder::make(id)?;
+        let new = new_rollout(order, &prepared.group, slot);
+        let places = stage.engine.places(&name(new.id)).await?;
+        let sockets = SocketFolder::make(new.id)?;
         let workdir = task.workdir.clone().or_else(|| prepared.facts.workdir.clone().filter(|folder| folder.len() > 1));
         let workdir = workdir.unwrap_or_else(|| places.workdir.clone());
         let user = task.user.unwrap_or(User { uid: places.user.0, gid: places.user.1 });
         let payload = stage.engine.inside(&prepared.payload, PAYLOAD);
         let variables = Variables {
             root_url: &format!("http://{}", places.listen),
-            key: key.expose(),
+            key: new.key.expose(),
             prompt: &task.prompt,
             home: &places.home,
             workdir: &workdir,
@@ -103,28 +129,9 @@ impl<'a> Driver<'a> {
             rollout: &id.to_string(),
         };
         let launch = Launch::fill(&order.harness, &order.spec, &variables)?;
-        let by_group = if prepared.group.is_some() { Purpose::Train } else { Purpose::Record };
-        let new = NewRollout {
-            id,
-            key,
-            created_at: now_ms(),
-            purpose: order.purpose.unwrap_or(by_group),
-            task_id: Some(task.id.clone()),
-            group_id: prepared.group.as_ref().map(|(id, _)| id.clone()),
-            group_size: prepared.group.as_ref().map(|(_, size)| *size),
-            harness: Some(order.spec.name.clone()),
-            policy: order.policy.clone(),
-            sampling: crate::call::Sampling::default(),
-            metadata: task.metadata.clone(),
-            ttl_s: None,
-            idempotency_key: None,
-            conversation: None,
-            index: Some(slot.index),
-            run: Some(slot.run),
-        };
-        let mut artifacts = Artifacts::new(&stage.artifacts, id, stage.config.log_limit_bytes);
+        let mut artifacts = Artifacts::new(&stage.artifacts, new.id, stage.config.log_limit_bytes);
         artifacts.note("harness_version", order.spec.version.clone());
-        artifacts.note("variant", order.variant.clone());
+        artifacts.note("variant", order.choice.variant());
         artifacts.note("wire", order.spec.wire.clone());
         artifacts.note("image", prepared.image.clone());
         artifacts.note("image_id", prepared.facts.id.clone());
@@ -150,13 +157,22 @@ impl<'a> Driver<'a> {
         })
     }
 
+    /// Its id.
+    pub fn id(&self) -> RolloutId {
+        self.new.id
+    }
+
     /// Runs it to its end. Whatever happens, its sandbox is removed and its record closed.
     ///
     /// # Errors
     /// If its record could not be closed.
-    pub async fn run(mut self) -> Outcome<Report> {
+    pub async fn run(mut self, turn: Turn) -> Outcome<Report> {
+        let mut turn = Some(turn);
         let (mut run, mut action) = Run::new(self.prepared.order.task.verifier.is_some());
         loop {
+            if !matches!(action, Action::Open | Action::Create | Action::Start | Action::Await) {
+                drop(turn.take());
+            }
             if let Action::Finish(verdict) = action {
                 return self.finish(verdict).await;
             }
@@ -227,42 +243,33 @@ impl<'a> Driver<'a> {
             if verdict.error.is_some() {
                 self.note_memory(&sandbox).await;
             }
-            if let Err(error) = self.stage.engine.remove(&sandbox).await {
+            if let Err(error) = self.remove(&sandbox).await {
                 tracing::error!(rollout.id = %self.new.id, %error, "could not remove a sandbox");
             }
         }
         if let Some(error) = &verdict.error {
-            self.artifacts.note("error", json!(error));
+            self.artifacts.note(ERROR, json!(error));
+        }
+        match self.stage.endpoint.drift(self.new.id).await {
+            Ok(drift) => self.artifacts.note(DRIFT, drift),
+            Err(error) => tracing::warn!(rollout.id = %self.new.id, %error, "could not count drift"),
         }
         let evidence = self.artifacts.evidence();
         let rollout = self.close(&verdict, evidence).await?;
-        let drift = self.stage.endpoint.drift(self.new.id).await.unwrap_or_else(|error| {
-            tracing::warn!(rollout.id = %self.new.id, %error, "could not count drift");
-            0
-        });
-        let report = Report {
-            id: self.new.id,
-            harness: self.prepared.order.spec.name.clone(),
-            task_id: self.prepared.order.task.id.clone(),
-            outcome: verdict.outcome,
-            reward: verdict.rewards.as_ref().map(|rewards| rewards.reward),
-            group: self.new.group_id.clone(),
-            index: self.new.index.unwrap_or_default(),
-            ms: u64::try_from(now_ms().saturating_sub(self.new.created_at)).unwrap_or_default(),
-            calls: rollout.calls,
-            tokens: rollout.tokens,
-            drift,
-            error: verdict.error,
-            artifacts: self.artifacts.folder,
-        };
+        let report = Report::of(&rollout, &self.stage.artifacts);
         (self.stage.progress)(Progress::Ended(report.clone()));
         Ok(report)
     }
 
-    async fn close(&self, verdict: &Verdict, evidence: Value) -> Outcome<Rollout> {
-        if !self.opened {
-            anyhow::bail!("beginning a rollout: {}", verdict.error.as_deref().unwrap_or("cancelled"));
+    /// Removes the sandbox; an engine that was restarted meanwhile is waited for.
+    async fn remove(&self, sandbox: &SandboxId) -> Result<(), EngineError> {
+        match self.stage.engine.remove(sandbox).await {
+            Err(_) if patience::answers(self.stage).await.is_ok() => self.stage.engine.remove(sandbox).await,
+            removed => removed,
         }
+    }
+
+    async fn close(&self, verdict: &Verdict, evidence: Value) -> Outcome<Rollout> {
         for (name, value) in verdict.rewards.iter().flat_map(all) {
             let reward = Reward { rollout_id: self.new.id, call_id: None, name: name.to_owned(), value };
             self.stage.endpoint.reward(reward).await?;
@@ -275,7 +282,12 @@ impl<'a> Driver<'a> {
             no_reward: verdict.rewards.is_none(),
             evidence: Some(evidence),
         };
-        self.stage.endpoint.close(finish).await
+        let closed = self.stage.endpoint.close(finish).await;
+        // One that was never kept can't be closed: why it could not be kept says more.
+        closed.map_err(|error| match &verdict.error {
+            Some(why) if !self.opened => anyhow::anyhow!("beginning a rollout: {why}"),
+            _ => error,
+        })
     }
 
     fn exec(&self, command: Vec<String>, timeout: Duration) -> ExecSpec {

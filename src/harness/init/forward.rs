@@ -1,9 +1,10 @@
 //! Carries connections from the sandbox's loopback to the rollout's socket, both ways, hang-ups included.
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -21,9 +22,12 @@ impl Forwarder {
     /// Two descriptors each, under the usual limit of 1024; further clients wait in the listener's queue.
     const MOST: usize = 480;
 
+    /// What `--listen` says where the socket is the standard input, and listens already.
+    const INHERITED: &str = "fd:0";
+
     /// Listens; nothing is accepted before the first turn.
     pub fn open(listen: &str, socket: PathBuf) -> io::Result<Self> {
-        let listener = TcpListener::bind(listen)?;
+        let listener = if listen == Self::INHERITED { inherited()? } else { TcpListener::bind(listen)? };
         listener.set_nonblocking(true)?;
         Ok(Self { listener: Some(listener), socket, links: VecDeque::new() })
     }
@@ -64,6 +68,13 @@ impl Forwarder {
         self.listener = None;
         self.links.clear();
     }
+}
+
+/// The socket that is the standard input, which is nothing then.
+fn inherited() -> io::Result<TcpListener> {
+    let listener = TcpListener::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let nothing = File::open("/dev/null")?;
+    if sys::dup2(nothing.as_raw_fd(), 0) < 0 { Err(io::Error::last_os_error()) } else { Ok(listener) }
 }
 
 /// One client's connection and its other half.

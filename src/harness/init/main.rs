@@ -2,11 +2,12 @@
 //!
 //! `init run` carries the model endpoint from the sandbox's loopback to the rollout's unix socket, starts the harness, reaps,
 //! keeps the deadline and reports the end. `init own`, `write` and `cat` handle files of the sandbox whatever tools it has;
-//! `init inside` does so from a container beside it.
+//! `init inside` does so from a container beside it. `init kill` ends the processes of a sandbox that is no container.
 //!
 //! It runs in one thread around one `poll`: a harness that uses up the sandbox's process limit cannot starve it.
 
 mod control;
+mod family;
 mod files;
 mod forward;
 mod run;
@@ -19,7 +20,7 @@ use std::path::Path;
 use std::process::exit;
 
 const USAGE: &str = "usage: init run --control SOCKET --listen ADDR --socket SOCKET --deadline-ms N --grace-ms N \
-[--stdin PATH] [--stdout PATH --stderr PATH] -- COMMAND ARGS... | own UID GID DIR | write PATH MODE UID GID | cat PATH LIMIT | inside COMMAND ARGS...";
+[--stdin PATH] [--stdout PATH --stderr PATH] -- COMMAND ARGS... | own UID GID DIR | write PATH MODE UID GID | cat PATH LIMIT | inside COMMAND ARGS... | kill NAME=VALUE [PID]";
 
 fn main() {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -30,6 +31,9 @@ fn main() {
         ["write", _, mode, uid, gid] => files::write(Path::new(&args[1]), octal(mode), number(uid), number(gid)),
         ["cat", _, limit] => files::cat(Path::new(&args[1]), number(limit)),
         ["inside", _, ..] => files::inside(&args[1..]),
+        // Nothing else than a variable: an empty mark would be everybody's.
+        ["kill", mark] if mark.contains('=') => family::kill_marked(mark, None),
+        ["kill", mark, pid] if mark.contains('=') => family::kill_marked(mark, Some(number(pid))),
         _ => usage(),
     };
     if let Err(error) = done {

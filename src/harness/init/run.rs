@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::control::{Control, Heard};
 use crate::forward::Forwarder;
 use crate::signals::Signals;
-use crate::{doing, number, sys, usage};
+use crate::{doing, family, number, sys, usage};
 
 struct Options {
     control: PathBuf,
@@ -64,16 +64,49 @@ impl Options {
 enum Phase {
     /// Ready; the host has not said `go`.
     Waiting,
-    Running {
-        pid: i32,
-        started: Instant,
-        /// When the next thing happens to it: TERM first, then KILL.
-        next: Option<Instant>,
-        asked: bool,
-        timed_out: bool,
-    },
+    Running(Harness),
     /// The harness has ended and was reported; the host reads what it left.
     Over,
+}
+
+/// A harness that runs.
+struct Harness {
+    pid: i32,
+    started: Instant,
+    /// When the next thing happens to it: TERM first, then KILL. Nothing by itself while its time stands still.
+    next: Option<Instant>,
+    /// Its time while it stands still.
+    left: Option<Duration>,
+    /// TERM was sent.
+    asked: bool,
+    timed_out: bool,
+}
+
+impl Harness {
+    /// Lets its time stand still, or go on. The grace after TERM is no time of its own.
+    fn hold(&mut self, hold: bool) {
+        let now = Instant::now();
+        match (hold, self.left, self.next) {
+            (true, None, Some(next)) if !self.asked => (self.left, self.next) = (Some(next.saturating_duration_since(now)), None),
+            (false, Some(left), _) if !self.asked => (self.left, self.next) = (None, now.checked_add(left)),
+            _ => {}
+        }
+    }
+
+    /// Ends it if its time is up or somebody wants it to stop: TERM to its group, after the grace KILL to everything.
+    fn press(&mut self, stop: bool, grace: Duration) {
+        let now = Instant::now();
+        let due = self.next.is_some_and(|next| next <= now);
+        if !self.asked && (due || stop) {
+            // SAFETY: plain system call on numbers.
+            unsafe { sys::kill(-self.pid, sys::SIGTERM) };
+            (self.asked, self.timed_out) = (true, due);
+            self.next = now.checked_add(grace);
+        } else if self.asked && due {
+            family::kill_all();
+            self.next = now.checked_add(Duration::from_millis(100));
+        }
+    }
 }
 
 /// Runs a harness; returns once the host has hung up.
@@ -82,6 +115,7 @@ pub fn run(args: &[OsString]) -> io::Result<()> {
     // No process of the harness's user may trace this one, read its memory or take its sockets: the report stays its own.
     // SAFETY: plain system call on numbers.
     unsafe { sys::prctl(sys::PR_SET_DUMPABLE, 0, 0, 0, 0) };
+    family::adopt();
     let signals = Signals::open()?;
     let mut forwarder =
         doing(format_args!("listen on {}", options.listen), Forwarder::open(&options.listen, options.socket.clone()))?;
@@ -90,39 +124,46 @@ pub fn run(args: &[OsString]) -> io::Result<()> {
     control.say("ready");
     control.stream.set_nonblocking(true)?;
     let mut phase = Phase::Waiting;
+    let mut held = false;
     loop {
         let mut fds = vec![sys::Poll::read(signals.0.as_raw_fd()), sys::Poll::read(control.stream.as_raw_fd())];
         forwarder.interests(&mut fds);
         let mut wake = forwarder.wake();
-        if let Phase::Running { next: Some(next), .. } = phase {
+        if let Phase::Running(Harness { next: Some(next), .. }) = phase {
             wake = Some(wake.map_or(next, |wake| wake.min(next)));
         }
         sys::poll(&mut fds, wake.map(|wake| wake.saturating_duration_since(Instant::now())))?;
 
         let terminated = fds[0].revents != 0 && signals.drain();
+        let mut stop = terminated;
         if let Some(status) = reap(&phase) {
             forwarder.stop();
             phase = finish(&phase, status, &mut control);
         }
-        if fds[1].revents != 0 {
-            match control.read() {
-                Heard::Nothing => {}
-                Heard::Go if matches!(phase, Phase::Waiting) => phase = start(&options, &mut control),
+        for heard in if fds[1].revents == 0 { Vec::new() } else { control.read() } {
+            match heard {
+                Heard::Go if matches!(phase, Phase::Waiting) => phase = start(&options, held, &mut control),
+                Heard::Stop => stop = true,
+                Heard::Hold(hold) => held = hold,
                 Heard::Mark(word) if matches!(phase, Phase::Over) => mark(&word),
                 Heard::Go | Heard::Mark(_) => {}
                 Heard::Closed => return end(&phase),
             }
         }
-        if terminated && matches!(phase, Phase::Waiting | Phase::Over) {
-            return end(&phase);
+        match &mut phase {
+            Phase::Running(harness) => {
+                harness.hold(held);
+                harness.press(stop, options.grace);
+            }
+            Phase::Waiting | Phase::Over if terminated => return end(&phase),
+            Phase::Waiting | Phase::Over => {}
         }
-        press(&mut phase, terminated, options.grace);
         forwarder.turn(&fds[2..]);
     }
 }
 
 /// Starts the harness in a session of its own. One that cannot be started has ended as a shell would say: 126 or 127.
-fn start(options: &Options, control: &mut Control) -> Phase {
+fn start(options: &Options, held: bool, control: &mut Control) -> Phase {
     let output = |path: &Option<PathBuf>| -> io::Result<Stdio> {
         let Some(path) = path else { return Ok(Stdio::inherit()) };
         if let Some(folder) = path.parent() {
@@ -146,6 +187,7 @@ fn start(options: &Options, control: &mut Control) -> Phase {
             command.pre_exec(|| {
                 sys::setsid();
                 Signals::unblock();
+                family::die_with_parent();
                 Ok(())
             });
         }
@@ -155,7 +197,10 @@ fn start(options: &Options, control: &mut Control) -> Phase {
     match spawn() {
         Ok(pid) => {
             control.say(&format!("started {pid}"));
-            Phase::Running { pid, started, next: started.checked_add(options.deadline), asked: false, timed_out: false }
+            let next = started.checked_add(options.deadline);
+            let mut harness = Harness { pid, started, next, left: None, asked: false, timed_out: false };
+            harness.hold(held);
+            Phase::Running(harness)
         }
         Err(error) => {
             let message = format!("init: cannot start {}: {error}\n", options.command[0].display());
@@ -170,30 +215,14 @@ fn start(options: &Options, control: &mut Control) -> Phase {
     }
 }
 
-/// Ends a harness whose time is up, or that the engine wants to stop: TERM to its group, after the grace KILL to everything.
-fn press(phase: &mut Phase, terminated: bool, grace: Duration) {
-    let Phase::Running { pid, next, asked, timed_out, .. } = phase else { return };
-    let now = Instant::now();
-    let due = next.is_some_and(|next| next <= now);
-    if !*asked && (due || terminated) {
-        // SAFETY: plain system call on numbers.
-        unsafe { sys::kill(-*pid, sys::SIGTERM) };
-        (*asked, *timed_out) = (true, due);
-        *next = now.checked_add(grace);
-    } else if *asked && due {
-        kill_all(*pid);
-        *next = now.checked_add(Duration::from_millis(100));
-    }
-}
-
 /// The harness has exited: nothing of it may live on, then its end is told.
 fn finish(phase: &Phase, status: i32, control: &mut Control) -> Phase {
-    if let Phase::Running { pid, started, timed_out, .. } = phase {
-        let ms = started.elapsed().as_millis();
+    if let Phase::Running(harness) = phase {
+        let ms = harness.started.elapsed().as_millis();
         let signal = status & 0x7f;
         let code = if signal == 0 { (status >> 8) & 0xff } else { 128 + signal };
-        clear(*pid);
-        control.say(&format!("exited code={code} signal={signal} timed_out={} ms={ms}", u8::from(*timed_out)));
+        family::clear();
+        control.say(&format!("exited code={code} signal={signal} timed_out={} ms={ms}", u8::from(harness.timed_out)));
     }
     Phase::Over
 }
@@ -206,36 +235,10 @@ fn mark(word: &[u8]) {
 
 /// The host is gone or has what it wants.
 fn end(phase: &Phase) -> io::Result<()> {
-    match phase {
-        Phase::Running { pid, .. } => clear(*pid),
-        Phase::Over if sys::getpid() == 1 => clear(0),
-        Phase::Over | Phase::Waiting => {}
+    if !matches!(phase, Phase::Waiting) {
+        family::clear();
     }
     Ok(())
-}
-
-/// Kills what is left and reaps it. What hangs in the kernel is waited for 5 s at most.
-fn clear(group: i32) {
-    let until = Instant::now() + Duration::from_secs(5);
-    loop {
-        kill_all(group);
-        // SAFETY: a null status pointer is allowed.
-        match unsafe { sys::waitpid(-1, std::ptr::null_mut(), sys::WNOHANG) } {
-            0 if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
-            pid if pid > 0 => {}
-            _ => return,
-        }
-    }
-}
-
-/// KILL to everything in the sandbox; as the first process this spares itself. Where it is not the first process (a harness
-/// without a container) that would be everything of the user's, so there it is the harness's group only.
-fn kill_all(group: i32) {
-    let whom = if sys::getpid() == 1 { -1 } else { -group };
-    if whom != 0 {
-        // SAFETY: plain system call on numbers.
-        unsafe { sys::kill(whom, sys::SIGKILL) };
-    }
 }
 
 /// Reaps every child that has ended; the harness's status if it was among them.
@@ -248,7 +251,7 @@ fn reap(phase: &Phase) -> Option<i32> {
         if pid <= 0 {
             return found;
         }
-        if matches!(phase, Phase::Running { pid: harness, .. } if *harness == pid) {
+        if matches!(phase, Phase::Running(harness) if harness.pid == pid) {
             found = Some(status);
         }
     }

@@ -1,5 +1,6 @@
 //! The API under `/api/v1`, for people, trainers and scripts.
 
+mod artifacts;
 mod calls;
 mod ending;
 mod extract;
@@ -44,7 +45,7 @@ where
 }
 
 /// Every route but the OpenAPI page's own, which a test compares with that page.
-fn table<S>() -> [(&'static str, MethodRouter<S>); 14]
+fn table<S>() -> [(&'static str, MethodRouter<S>); 16]
 where
     S: Clone + Send + Sync + 'static,
     Arc<App>: FromRef<S>,
@@ -56,6 +57,8 @@ where
         ("/rollouts/{id}/finish", post(ending::finish)),
         ("/rollouts/{id}/calls", get(calls::list)),
         ("/rollouts/{id}/samples", get(samples::get)),
+        ("/rollouts/{id}/artifacts", get(artifacts::list)),
+        ("/rollouts/{id}/artifacts/{*name}", get(artifacts::get)),
         ("/calls/{id}", get(calls::get)),
         ("/calls/{id}/request", get(calls::request)),
         ("/calls/{id}/upstream", get(calls::upstream)),

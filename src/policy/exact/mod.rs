@@ -59,7 +59,7 @@ const BY_SERVER: &str =
 impl Exact {
     pub(super) fn new(name: &str, config: &PolicyConfig, api_key: Option<&SecretString>) -> Result<Self, ConfigError> {
         if config.kind == PolicyKind::Openai {
-            return Err(ConfigError::TakesNoIds { name: name.to_owned() });
+            return Err(ConfigError::TakesNoIds { name: name.to_owned(), kind: "openai" });
         }
         let contact = Arc::new(Contact::new(name, config, api_key)?);
         let own = PolicyConfig { tokens: TokenMode::Server, ..config.clone() };

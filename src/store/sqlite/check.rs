@@ -18,7 +18,7 @@ use crate::store::{StoreError, blob};
 const PAGE: i64 = 500;
 
 /// Rows that name what is not there: what they are, and the query that counts them.
-const STRAY: [(&str, &str); 7] = [
+const STRAY: [(&str, &str); 9] = [
     ("replies of calls that are not there", "SELECT count(*) FROM replies WHERE call NOT IN (SELECT seq FROM calls)"),
     ("calls of rollouts that are not there", "SELECT count(*) FROM calls WHERE rollout NOT IN (SELECT seq FROM rollouts)"),
     ("deliveries of calls that are not there", "SELECT count(*) FROM delivered WHERE call NOT IN (SELECT seq FROM calls)"),
@@ -27,6 +27,8 @@ const STRAY: [(&str, &str); 7] = [
         "rewards of calls that are not there",
         "SELECT count(*) FROM rewards WHERE call <> 0 AND call NOT IN (SELECT seq FROM calls)",
     ),
+    ("runs of rollouts that are not there", "SELECT count(*) FROM runs WHERE rollout NOT IN (SELECT seq FROM rollouts)"),
+    ("runs for batches that are not there", "SELECT count(*) FROM runs WHERE batch NOT IN (SELECT seq FROM batches)"),
     ("references of calls that are not there", "SELECT count(*) FROM call_blobs WHERE call NOT IN (SELECT seq FROM calls)"),
     ("references to blobs that are not there", "SELECT count(*) FROM call_blobs WHERE blob NOT IN (SELECT seq FROM blobs)"),
 ];
@@ -102,6 +104,8 @@ impl SqliteStore {
             ("rewards", "rollout", seal::REWARD, of.rollouts),
             ("delivered", "call", seal::DELIVERED, of.calls),
             ("processes", "seq", seal::PROCESS, of.processes),
+            ("batches", "seq", seal::BATCH, 0),
+            ("runs", "rollout", seal::RUN, 0),
         ] {
             let sql = format!("SELECT {}, sum FROM {table}", columns.join(", "));
             let rows = match sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_all(&self.reads).await {

@@ -11,7 +11,7 @@ use crate::call::{CallEnd, CallStart, CallStatus, CaptureLevel, LogprobKind, Sam
 use crate::ids::{CallId, RolloutId};
 use crate::store::blob::Packed;
 use crate::store::packing::PackedEnd;
-use crate::store::{Finish, NewRollout, Reward};
+use crate::store::{Finish, NewRollout, Outcome, Reward};
 
 /// A write that can't be done, for reasons of its own.
 #[derive(Debug)]
@@ -180,12 +180,12 @@ pub(super) fn delivered(db: &Connection, call: i64) -> rusqlite::Result<()> {
     db.prepare_cached("INSERT OR IGNORE INTO delivered (call, sum) VALUES (?, ?)")?.execute([call, sum.into()]).map(drop)
 }
 
-/// Writes a rollout, unless its id or idempotency key is there already.
-pub(super) fn rollout(db: &Connection, new: &NewRollout) -> rusqlite::Result<()> {
+/// Writes a rollout, unless its id or idempotency key is there already. Gives the number of the one with its id.
+pub(super) fn rollout(db: &Connection, new: &NewRollout) -> rusqlite::Result<Option<i64>> {
     db.prepare_cached(
         "INSERT INTO rollouts (id, key, created_at, purpose, task_id, group_id, group_size, group_index, harness, policy, \
          sampling, metadata, ttl_s, idempotency_key, conversation) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, \
-         (SELECT count(*) FROM rollouts WHERE group_id = ?6), ?8, ?9, ?10, ?11, ?12, ?13, ?14) \
+         coalesce(?15, (SELECT count(*) FROM rollouts WHERE group_id = ?6)), ?8, ?9, ?10, ?11, ?12, ?13, ?14) \
          ON CONFLICT (id) DO NOTHING ON CONFLICT (idempotency_key) DO NOTHING",
     )?
     .execute(params![
@@ -203,11 +203,13 @@ pub(super) fn rollout(db: &Connection, new: &NewRollout) -> rusqlite::Result<()>
         new.ttl_s.map(u64::cast_signed),
         new.idempotency_key,
         new.conversation,
+        new.index,
     ])?;
-    match seq_of(db, "SELECT seq FROM rollouts WHERE id = ?", &new.id.0)? {
-        Some(seq) => seal::row(db, "rollouts", seq),
-        None => Ok(()),
+    let seq = seq_of(db, "SELECT seq FROM rollouts WHERE id = ?", &new.id.0)?;
+    if let Some(seq) = seq {
+        seal::row(db, "rollouts", seq)?;
     }
+    Ok(seq)
 }
 
 /// Writes a reward in the place of one of the same name.
@@ -230,15 +232,21 @@ pub(super) fn reward(db: &Connection, reward: &Reward) -> Result<(), Fault> {
 /// Ends a rollout, if it has not ended.
 pub(super) fn finish(db: &Connection, finish: &Finish) -> Result<(), Fault> {
     let rollout = rollout_seq(db, finish.rollout_id)?;
+    Ok(ended(db, rollout, finish.at, finish.outcome, finish.no_reward, finish.evidence.as_ref())?)
+}
+
+/// Ends the rollout of this number, if it has not ended.
+pub(super) fn ended(
+    db: &Connection,
+    rollout: i64,
+    at: i64,
+    outcome: Outcome,
+    no_reward: bool,
+    evidence: Option<&serde_json::Value>,
+) -> rusqlite::Result<()> {
     db.prepare_cached(
         "UPDATE rollouts SET ended_at = ?, outcome = ?, no_reward = ?, evidence = ? WHERE seq = ? AND ended_at IS NULL",
     )?
-    .execute(params![
-        finish.at,
-        code::name(&finish.outcome),
-        finish.no_reward,
-        finish.evidence.as_ref().and_then(json),
-        rollout,
-    ])?;
-    Ok(seal::row(db, "rollouts", rollout)?)
+    .execute(params![at, code::name(&outcome), no_reward, evidence.and_then(json), rollout])?;
+    seal::row(db, "rollouts", rollout)
 }

@@ -8,6 +8,7 @@
 //! wherever a row names another; inserts only, never an update of a large row; compression before the transaction, with one
 //! context; no checkpoint inside a commit (see [`checkpoint`]).
 
+mod batch;
 mod call;
 mod check;
 mod checkpoint;
@@ -38,7 +39,7 @@ use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
 use sqlx::{ConnectOptions, Connection};
 
-use super::{Batch, Checked, Prune, Pruned, Rollout, RolloutFilter, Store, StoreConfig, StoreError, Writer};
+use super::{Artifacts, Batch, Checked, Prune, Pruned, Rollout, RolloutFilter, Store, StoreConfig, StoreError, Writer};
 use crate::call::{CallRecord, ImageHash, RawKind, WeightVersion};
 use crate::ids::{BatchId, CallId, ProcessId, RolloutId, RolloutKey};
 
@@ -51,6 +52,7 @@ const READERS: u32 = 4;
 pub(super) struct SqliteStore {
     path: PathBuf,
     config: StoreConfig,
+    artifacts: Artifacts,
     process: ProcessId,
     reads: SqlitePool,
     rests: raw::Rests,
@@ -88,7 +90,8 @@ impl SqliteStore {
         let unsealed = sqlx::query_as("SELECT rollouts, calls, processes FROM unsealed").fetch_one(&reads).await;
         let unsealed = unsealed.map_err(|error| error::of_reader(&error, path))?;
         let (rests, writer_taken) = (raw::Rests::default(), Arc::default());
-        Ok(Self { path: path.to_owned(), config: config.clone(), process, reads, rests, unsealed, writer_taken })
+        let (path, config, artifacts) = (path.to_owned(), config.clone(), Artifacts::new(path.with_file_name("artifacts")));
+        Ok(Self { path, config, artifacts, process, reads, rests, unsealed, writer_taken })
     }
 
     fn failed(&self, error: &sqlx::Error) -> StoreError {
@@ -156,6 +159,10 @@ impl Store for SqliteStore {
         format!("sqlite:{}", self.path.display())
     }
 
+    fn artifacts(&self) -> &Artifacts {
+        &self.artifacts
+    }
+
     async fn rollout(&self, id: RolloutId) -> Result<Option<Rollout>, StoreError> {
         let mut query = rollout::query("id = ");
         query.push_bind(id.0.as_bytes().to_vec());
@@ -185,11 +192,11 @@ impl Store for SqliteStore {
     }
 
     async fn batch(&self, id: BatchId) -> Result<Option<Batch>, StoreError> {
-        Err(StoreError::Other(format!("batch {id}: not yet")))
+        self.read_batch(id).await
     }
 
-    async fn batches(&self, _after: Option<BatchId>, _limit: u32) -> Result<Vec<Batch>, StoreError> {
-        Err(StoreError::Other("batches: not yet".to_owned()))
+    async fn batches(&self, after: Option<BatchId>, limit: u32) -> Result<Vec<Batch>, StoreError> {
+        self.page_of_batches(after, limit).await
     }
 
     async fn call(&self, id: CallId) -> Result<Option<CallRecord>, StoreError> {
@@ -217,6 +224,6 @@ impl Store for SqliteStore {
     }
 
     fn prune(&self, rollouts: &[RolloutId], how: Prune) -> Result<Pruned, StoreError> {
-        prune::prune(&self.path, &self.config, rollouts, how)
+        prune::prune(&self.path, &self.config, &self.artifacts, rollouts, how)
     }
 }

@@ -10,10 +10,10 @@ use std::path::Path;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 use uuid::Uuid;
 
-use super::{checkpoint, error, process, seal, writer};
+use super::{batch, checkpoint, error, process, seal, writer};
 use crate::ids::{ProcessId, RolloutId};
 use crate::store::upkeep::{Prune, Pruned};
-use crate::store::{StoreConfig, StoreError};
+use crate::store::{Artifacts, StoreConfig, StoreError};
 
 /// Pages that are given back in one transaction: writers wait no longer than for that.
 const STEP: u32 = 256;
@@ -27,12 +27,21 @@ const BYTES: &str = "SELECT coalesce(sum(coalesce(length(c.request), 0) + coales
      FROM calls c LEFT JOIN replies r ON r.call = c.seq WHERE c.rollout = ?";
 
 /// Deletes the rollouts of these ids.
-pub(super) fn prune(path: &Path, config: &StoreConfig, ids: &[RolloutId], how: Prune) -> Result<Pruned, StoreError> {
+pub(super) fn prune(
+    path: &Path,
+    config: &StoreConfig,
+    artifacts: &Artifacts,
+    ids: &[RolloutId],
+    how: Prune,
+) -> Result<Pruned, StoreError> {
     let failed = |error: rusqlite::Error| error::of_writer(&error, path);
     let mut db = writer::connect(path, config).map_err(failed)?;
     let mut pruned = Pruned { file_before: file_size(&db).map_err(failed)?, ..Pruned::default() };
     for id in ids {
-        one(&mut db, path, *id, how, &mut pruned).map_err(failed)?;
+        one(&mut db, path, (*id, artifacts), how, &mut pruned).map_err(|failure| match failure {
+            Failure::Database(error) => failed(error),
+            Failure::Files(error) => error::of_io(&error, &artifacts.folder(*id)),
+        })?;
     }
     if !how.dry_run {
         give_back(&db, how.vacuum).map_err(failed)?;
@@ -41,7 +50,25 @@ pub(super) fn prune(path: &Path, config: &StoreConfig, ids: &[RolloutId], how: P
     Ok(pruned)
 }
 
-fn one(db: &mut Connection, path: &Path, id: RolloutId, how: Prune, pruned: &mut Pruned) -> rusqlite::Result<()> {
+/// Why a rollout could not be deleted.
+enum Failure {
+    Database(rusqlite::Error),
+    Files(std::io::Error),
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+fn one(
+    db: &mut Connection,
+    path: &Path,
+    (id, artifacts): (RolloutId, &Artifacts),
+    how: Prune,
+    pruned: &mut Pruned,
+) -> Result<(), Failure> {
     let turn = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let found = turn
         .query_row("SELECT seq, ended_at IS NULL FROM rollouts WHERE id = ?", [id.0.as_bytes()], |row| {
@@ -58,25 +85,30 @@ fn one(db: &mut Connection, path: &Path, id: RolloutId, how: Prune, pruned: &mut
     }
     pruned.bytes += turn.query_row(BYTES, [rollout], |row| row.get::<_, i64>(0))?.cast_unsigned();
     let (calls, blobs, bytes) = delete(&turn, rollout)?;
+    batch::forget(&turn, path, rollout)?;
     pruned.rollouts += 1;
     pruned.calls += calls as u64;
     pruned.blobs += blobs;
     pruned.bytes += bytes;
     if how.dry_run {
-        return turn.rollback();
+        pruned.artifact_bytes += artifacts.bytes(id).map_err(Failure::Files)?;
+        return Ok(turn.rollback()?);
     }
     let next = writer::prunes(&turn)?.wrapping_add(1) & i64::from(i32::MAX);
     turn.execute_batch(&format!("PRAGMA user_version = {next}"))?;
-    turn.commit()
+    // Before the commit: a kill leaves a rollout that was to be deleted without files, and never files that nobody knows of.
+    pruned.artifact_bytes += artifacts.remove(id).map_err(Failure::Files)?;
+    Ok(turn.commit()?)
 }
 
-/// Whether a living process has a call of this rollout in flight.
+/// Whether a living process has a call of this rollout in flight, or runs it.
 fn in_flight(db: &Connection, path: &Path, rollout: i64) -> rusqlite::Result<bool> {
     let folder = process::folder(path);
     let owners: Vec<[u8; 16]> = db
         .prepare(
-            "SELECT DISTINCT p.id FROM calls c JOIN processes p ON p.seq = c.process WHERE c.rollout = ? \
-             AND NOT EXISTS (SELECT 1 FROM replies r WHERE r.call = c.seq)",
+            "SELECT p.id FROM calls c JOIN processes p ON p.seq = c.process WHERE c.rollout = ?1 \
+             AND NOT EXISTS (SELECT 1 FROM replies r WHERE r.call = c.seq) UNION SELECT p.id FROM runs r \
+             JOIN processes p ON p.seq = r.process JOIN rollouts o ON o.seq = r.rollout WHERE o.seq = ?1 AND o.ended_at IS NULL",
         )?
         .query_map([rollout], |row| row.get(0))?
         .collect::<Result<_, _>>()?;

@@ -7,7 +7,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Row, Sqlite};
 
 use super::call::{blob_id, json, wrong};
-use super::{SqliteStore, code};
+use super::{SqliteStore, batch, code};
 use crate::ids::{CallId, RolloutId, RolloutKey};
 use crate::store::{Rollout, RolloutFilter, RolloutStatus, StoreError};
 
@@ -38,6 +38,10 @@ pub(super) fn filtered(filter: &RolloutFilter) -> QueryBuilder<Sqlite> {
             query.push(condition).push_bind(text);
         }
     }
+    if let Some(batch) = filter.batch {
+        let of = " AND seq IN (SELECT r.rollout FROM runs r JOIN batches b ON b.seq = r.batch WHERE b.id = ";
+        query.push(of).push_bind(batch.0.as_bytes().to_vec()).push(")");
+    }
     if let Some(after) = filter.after {
         query.push(" AND seq > (SELECT seq FROM rollouts WHERE id = ").push_bind(after.0.as_bytes().to_vec()).push(")");
     }
@@ -65,6 +69,11 @@ impl SqliteStore {
             for row in sqlx::query(CALLS).bind(&list).fetch_all(&mut *snapshot).await? {
                 if let Some((_, rollout)) = at.get(&row.try_get("rollout")?).and_then(|at| found.get_mut(*at)) {
                     add_calls(rollout, &row)?;
+                }
+            }
+            for row in sqlx::query(batch::RUNS).bind(&list).fetch_all(&mut *snapshot).await? {
+                if let Some((_, rollout)) = at.get(&row.try_get("rollout")?).and_then(|at| found.get_mut(*at)) {
+                    rollout.run = Some(batch::run_of(&row)?);
                 }
             }
             for row in sqlx::query(REWARDS).bind(&list).fetch_all(&mut *snapshot).await? {

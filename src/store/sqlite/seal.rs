@@ -76,6 +76,10 @@ pub(super) const ROLLOUT: &[&str] = &[
 
 /// Those of a process.
 pub(super) const PROCESS: &[&str] = &["seq", "id", "started_at", "after_call", "crashed"];
+/// Those of a batch.
+pub(super) const BATCH: &[&str] = &["seq", "id", "created_at", "plan", "rollouts", "process", "status"];
+/// Those of what a rollout is run for.
+pub(super) const RUN: &[&str] = &["rollout", "batch", "attempt", "process"];
 /// Those of a reward.
 pub(super) const REWARD: &[&str] = &["rollout", "call", "name", "value"];
 /// Those of a delivery.
@@ -159,7 +163,11 @@ pub(super) fn write(
 
 /// Seals a row of `table` as it stands; for rows that change.
 pub(super) fn row(db: &Connection, table: &str, seq: i64) -> rusqlite::Result<()> {
-    let columns = if table == "rollouts" { ROLLOUT } else { PROCESS };
+    let columns = match table {
+        "rollouts" => ROLLOUT,
+        "batches" => BATCH,
+        _ => PROCESS,
+    };
     let mut select = db.prepare_cached(&format!("SELECT {} FROM {table} WHERE seq = ?", columns.join(", ")))?;
     let values: Vec<Value> =
         select.query_row([seq], |row| (0..columns.len()).map(|at| row.get::<_, Value>(at)).collect::<Result<_, _>>())?;

@@ -5,8 +5,9 @@ use std::path::Path;
 use rusqlite::{Connection, TransactionBehavior, params};
 use uuid::Uuid;
 
-use super::{insert, process, seal};
+use super::{batch, insert, process, seal};
 use crate::ids::ProcessId;
+use crate::telemetry::now_ms;
 
 /// Makes `id` known as a process that writes, and gives its number.
 pub(super) fn register(db: &mut Connection, id: ProcessId, now: i64) -> rusqlite::Result<i64> {
@@ -21,38 +22,34 @@ pub(super) fn register(db: &mut Connection, id: ProcessId, now: i64) -> rusqlite
     Ok(seq)
 }
 
-/// Ends the open calls of all processes that are dead, as interrupted.
-pub(super) fn dead(db: &mut Connection, database: &Path) -> rusqlite::Result<()> {
-    let folder = process::folder(database);
-    let turn = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+/// Ends what all dead processes left open: calls as interrupted, rollouts that they ran as infrastructure errors. In the
+/// transaction that it is called in; `folder` has the processes' files.
+pub(super) fn dead(db: &Connection, folder: &Path) -> rusqlite::Result<()> {
     let listed = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, [u8; 16]>(1)?));
     let all: Vec<_> =
-        turn.prepare("SELECT seq, id FROM processes WHERE crashed = 0")?.query_map([], listed)?.collect::<Result<_, _>>()?;
-    let dead: Vec<_> = all
-        .into_iter()
-        .map(|(seq, id)| (seq, ProcessId(Uuid::from_bytes(id))))
-        .filter(|(_, id)| !process::lives(&folder, *id))
-        .collect();
-    for (seq, _) in &dead {
-        let open = interrupt(&turn, *seq)?;
-        turn.execute("UPDATE processes SET crashed = 1 WHERE seq = ?", [seq])?;
-        seal::row(&turn, "processes", *seq)?;
+        db.prepare("SELECT seq, id FROM processes WHERE crashed = 0")?.query_map([], listed)?.collect::<Result<_, _>>()?;
+    let dead = all.into_iter().map(|(seq, id)| (seq, ProcessId(Uuid::from_bytes(id))));
+    for (seq, id) in dead.filter(|(_, id)| !process::lives(folder, *id)) {
+        let calls = interrupt(db, seq)?;
+        let rollouts = batch::end_runs(db, seq, now_ms(), "the gleaner process that ran it died")?;
+        db.execute("UPDATE processes SET crashed = 1 WHERE seq = ?", [seq])?;
+        seal::row(db, "processes", seq)?;
         tracing::warn!(
-            calls.interrupted = open,
-            "a gleaner process died without ending; its open calls are marked as interrupted"
+            process = %id,
+            calls.interrupted = calls,
+            rollouts.ended = rollouts,
+            "a gleaner process died without ending; its open calls are marked as interrupted, the rollouts that it ran as infra_error"
         );
-    }
-    turn.commit()?;
-    for (_, id) in dead {
-        process::forget(&folder, id);
+        process::forget(folder, id);
     }
     Ok(())
 }
 
-/// Ends the open calls of this process, and forgets it: it ends in order.
+/// Ends what this process left open, and forgets it: it ends in order.
 pub(super) fn own(db: &mut Connection, seq: i64) -> rusqlite::Result<()> {
     let turn = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
     interrupt(&turn, seq)?;
+    batch::end_runs(&turn, seq, now_ms(), "the gleaner process that ran it ended before it")?;
     turn.execute("DELETE FROM processes WHERE seq = ?", [seq])?;
     turn.commit()
 }

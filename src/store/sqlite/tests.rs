@@ -1,5 +1,6 @@
 //! The store through its seams: writers and readers on real files.
 
+mod batches;
 mod chains;
 mod faults;
 mod story;

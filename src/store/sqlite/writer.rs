@@ -6,17 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::checkpoint::{Checkpointer, move_log};
 use super::insert::Fault;
 use super::process::ProcessLock;
-use super::{error, insert, process, sweep};
+use super::{batch, error, insert, process, sweep};
 use crate::call::{CallEnd, CallStart, CallStatus, WeightVersion};
 use crate::ids::{CallId, ProcessId, RolloutId};
 use crate::store::blob::Packed;
 use crate::store::packing::{PackedEnd, Packing};
-use crate::store::{Durability, StoreConfig, StoreError, Write, Writer};
+use crate::store::{Durability, NewRollout, StoreConfig, StoreError, Write, Writer};
 use crate::telemetry::now_ms;
 
 /// Numbers kept in memory at most; one that isn't is asked of the index.
@@ -77,7 +77,8 @@ impl SqliteWriter {
         let folder = process::folder(path);
         let lock = ProcessLock::take(&folder, process).map_err(|error| error::of_io(&error, &folder))?;
         let mut db = connect(path, config).map_err(failed)?;
-        sweep::dead(&mut db, path).map_err(failed)?;
+        let turn = db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+        sweep::dead(&turn, &folder).and_then(|()| turn.commit()).map_err(failed)?;
         let process = sweep::register(&mut db, process, now_ms()).map_err(failed)?;
         let prunes = prunes(&db).map_err(failed)?;
         let checkpointer = Some(Checkpointer::start(path, connect(path, config).map_err(failed)?)?);
@@ -158,11 +159,13 @@ impl SqliteWriter {
             }
             Ready::End(end, packed) => self.end(end, packed),
             Ready::Other(Write::Delivered(id)) => self.delivered(*id),
-            Ready::Other(Write::NewRollout(new)) => Ok(insert::rollout(&self.db, new)?),
+            Ready::Other(Write::NewRollout(new)) => self.rollout(new),
             Ready::Other(Write::Reward(reward)) => insert::reward(&self.db, reward),
             Ready::Other(Write::Finish(finish)) => insert::finish(&self.db, finish),
             Ready::Other(Write::PolicyVersion { policy, version }) => self.version(policy, version),
-            Ready::Other(Write::NewBatch(_) | Write::BatchStatus(..) | Write::Barrier) => Ok(()),
+            Ready::Other(Write::NewBatch(new)) => Ok(batch::new(&self.db, self.process, new)?),
+            Ready::Other(Write::BatchStatus(id, status)) => batch::status(&self.db, &self.path, self.process, *id, *status),
+            Ready::Other(Write::Barrier) => Ok(()),
             Ready::Other(Write::CallStart(_) | Write::CallEnd(_)) => Err(Fault::Unknown("a call that was not packed".into())),
         }
     }
@@ -196,6 +199,16 @@ impl SqliteWriter {
         self.version(&end.start.policy, &end.version)?;
         if end.status != CallStatus::Done {
             self.calls.remove(&end.start.id);
+        }
+        Ok(())
+    }
+
+    fn rollout(&self, new: &NewRollout) -> Result<(), Fault> {
+        // Asked first: a rollout whose batch is not there must not be kept.
+        let run = new.run.map(|run| Ok::<_, Fault>((batch::seq(&self.db, run.batch)?, run.attempt))).transpose()?;
+        let rollout = insert::rollout(&self.db, new)?;
+        if let (Some(rollout), Some((batch, attempt))) = (rollout, run) {
+            batch::run(&self.db, self.process, rollout, batch, attempt)?;
         }
         Ok(())
     }

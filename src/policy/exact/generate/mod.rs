@@ -60,7 +60,7 @@ impl Endpoint {
                 Ok(Self::Sglang { incremental: info.is_ok_and(|info| info.incremental_streaming_output) })
             }
             PolicyKind::Llamacpp => Ok(Self::Llamacpp),
-            PolicyKind::Openai | PolicyKind::Auto => Err(Unfit::Kind(
+            PolicyKind::Openai | PolicyKind::Auto | PolicyKind::Scripted => Err(Unfit::Kind(
                 "tokens = \"exact\" needs a server that takes token ids: vLLM, SGLang or llama.cpp; use tokens = \"server\" or \
                  \"off\" for any other"
                     .to_owned(),

@@ -97,7 +97,7 @@ impl Server {
                 let tokens: Tokens = self.ask("/tokenize", question.into()).await?;
                 Ok(Made::Ids(tokens.tokens))
             }
-            PolicyKind::Openai | PolicyKind::Auto => {
+            PolicyKind::Openai | PolicyKind::Auto | PolicyKind::Scripted => {
                 question.insert("max_tokens".to_owned(), 1.into());
                 let counted: Counted = self.ask("/v1/chat/completions", question.into()).await?;
                 Ok(Made::Count(counted.usage.prompt_tokens))

@@ -6,7 +6,7 @@ use std::process::Command;
 use super::*;
 use crate::store::{Reward, RolloutFilter};
 
-fn copy(from: &Path, to: &Path) {
+pub(super) fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();

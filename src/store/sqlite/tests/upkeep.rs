@@ -172,11 +172,18 @@ async fn what_is_deleted_leaves_the_rest_whole() {
     let (first, second) = (again(own.id), again(own.id));
     write_all(&mut *writer, [Write::NewRollout(own.clone().into()), Write::CallStart(first.clone())]);
     let ids: Vec<_> = small.rollouts.iter().map(|rollout| rollout.id).collect();
+    for id in &ids {
+        let folder = store.artifacts().folder(*id);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("stdout.log"), "12345").unwrap();
+    }
     let dry = store.prune(&ids, Prune { dry_run: true, ..Prune::default() }).unwrap();
-    assert_eq!((dry.rollouts, dry.calls, dry.file_before), (2, 8, dry.file_after));
+    assert_eq!((dry.rollouts, dry.calls, dry.artifact_bytes, dry.file_before), (2, 8, 10, dry.file_after));
     assert_eq!(store.calls(ids[0]).await.unwrap().len(), 4, "only said");
     let one = store.prune(&ids[..1], Prune::default()).unwrap();
     assert_eq!((one.rollouts, one.calls, one.blobs, one.passed_over), (1, 4, 0, 0), "the other has the same blobs");
+    let left: Vec<u64> = ids.iter().map(|id| store.artifacts().bytes(*id).unwrap()).collect();
+    assert_eq!((one.artifact_bytes, left), (5, vec![0, 5]), "its files go with it");
     assert!(store.rollout(ids[0]).await.unwrap().is_none());
     for call in &small.calls[4..] {
         assert_eq!(store.raw(call.start.id, RawKind::Request).await.unwrap(), Some(call.start.request.clone()));
