@@ -33,7 +33,8 @@ pub(super) struct StoreArgs {
 /// Which model server is asked.
 #[derive(clap::Args)]
 pub(super) struct PolicyArgs {
-    /// The model server (vLLM, llama.cpp, or any that speaks chat completions), with or without /v1: the url of the policy named `default`
+    /// The model server (vLLM, llama.cpp, or any that speaks chat completions), with or without /v1: the url of the policy named
+    /// `default`. `scripted:` needs none: each harness is told to use its shell once and to end
     #[arg(long, value_name = "URL", env = "GLEANER_POLICY")]
     policy: Option<String>,
 }
@@ -92,6 +93,12 @@ impl PolicyArgs {
 
 /// Opens the store, connects the policies and makes the proxy and what serves it.
 pub(super) async fn http(config: &Config) -> Result<Http, Stop> {
+    let policies = policies(config)?;
+    http_with(config, policies).await
+}
+
+/// The same with these policies in place of the config's.
+pub(super) async fn http_with(config: &Config, policies: Policies) -> Result<Http, Stop> {
     let admin_key = std::env::var("GLEANER_ADMIN_KEY").ok().and_then(AdminKey::new);
     let client_keys = match &config.auth.client_keys_file {
         Some(path) => {
@@ -100,7 +107,6 @@ pub(super) async fn http(config: &Config) -> Result<Http, Stop> {
         }
         None => ClientKeys::default(),
     };
-    let policies = policies(config)?;
     let metrics = crate::telemetry::metrics()?;
     let process_id = ProcessId::generate();
     let store = store::open(&config.store.location(), &config.store, process_id).await?;
@@ -145,6 +151,12 @@ fn policies(config: &Config) -> Result<Policies, Stop> {
         policies.push((policy, settings.train));
     }
     Policies::new(policies, config.routes.clone()).context("no policy is named").map_err(Stop::Usage)
+}
+
+/// The name of the policy that answers where this one is asked for, or none.
+pub(super) fn answering<'a>(config: &'a Config, name: Option<&'a str>) -> Option<&'a str> {
+    let default = || config.policies.keys().find(|name| *name == Policies::DEFAULT).or_else(|| config.policies.keys().next());
+    name.or_else(|| default().map(String::as_str))
 }
 
 /// Makes one policy, its key from the environment.

@@ -6,8 +6,10 @@ use std::process::ExitCode;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use super::check;
 use super::progress::Watcher;
 use super::terminal::{Paint, print, table};
+use crate::config::Config;
 use crate::engine::{Engine, EngineError};
 use crate::harness::spec::{BuildPlace, SpecError};
 use crate::harness::{Builder, Catalog, Harness, Progress};
@@ -34,13 +36,27 @@ enum Command {
         /// The harness, or `all`
         name: String,
     },
+    /// Checks harnesses against a scripted policy, in containers without network
+    Check(check::Args),
 }
 
 impl Args {
     /// Whether the command needs a container engine.
-    pub(super) fn needs_engine(&self) -> bool {
-        matches!(self.command, Command::Build { .. })
+    pub(super) fn engine(&self) -> Need {
+        match self.command {
+            Command::List => Need::No,
+            Command::Build { .. } => Need::Perhaps,
+            Command::Check(_) => Need::Yes,
+        }
     }
+}
+
+/// Whether a command needs a container engine.
+pub(super) enum Need {
+    No,
+    /// Some payloads are built in containers.
+    Perhaps,
+    Yes,
 }
 
 /// Where payloads and our helper are kept: `gleaner` in the user's cache folder.
@@ -67,19 +83,26 @@ pub(super) async fn ensure_builder_image(harness: &Harness, engine: &dyn Engine,
     Ok(())
 }
 
-/// Runs the command; `engine` is there if [`Args::needs_engine`] says so, `base` the default image.
+/// Runs the command; `engine` is there if [`Args::engine`] says so.
 ///
 /// # Errors
 /// If a harness is wrong or unknown, or its payload can't be built.
 pub(super) async fn run(
     args: &Args,
     engine: Option<&dyn Engine>,
-    base: &str,
+    config: &Config,
     cancel: &CancellationToken,
 ) -> anyhow::Result<ExitCode> {
+    let base = &config.engine.base_image;
+    if let Command::Check(check) = &args.command {
+        let engine = engine.ok_or_else(|| no_engine("check harnesses"))?;
+        let harnesses = args.harnesses.as_deref();
+        return check::run(check, &check::Surroundings { config, engine, harnesses, json: args.json, cancel }).await;
+    }
     let catalog = Catalog::load(args.harnesses.as_deref())?;
     let cache = cache_folder()?;
     match &args.command {
+        Command::Check(_) => {}
         Command::List => print(&listed(&catalog, &cache, args.json)?)?,
         Command::Build { name } => {
             let all = name == "all";
@@ -100,6 +123,10 @@ pub(super) async fn run(
     Ok(ExitCode::SUCCESS)
 }
 
+fn no_engine(doing: impl Into<String>) -> EngineError {
+    EngineError::Failed { doing: doing.into(), why: "there is no container engine".to_owned() }
+}
+
 /// The folder of a harness's payload, built if it is not there.
 async fn build(
     harness: &Harness,
@@ -110,10 +137,7 @@ async fn build(
 ) -> anyhow::Result<PathBuf> {
     let name = &harness.spec.name;
     if harness.spec.payload.place == BuildPlace::Container {
-        let engine = engine.ok_or_else(|| EngineError::Failed {
-            doing: format!("build {name}"),
-            why: "there is no container engine".to_owned(),
-        })?;
+        let engine = engine.ok_or_else(|| no_engine(format!("build {name}")))?;
         ensure_builder_image(harness, engine, base, cache).await?;
     }
     let watcher = Watcher::new(std::sync::Arc::new(|_| 0));

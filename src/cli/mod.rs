@@ -3,6 +3,7 @@
 mod assemble;
 mod audit;
 mod batch;
+mod check;
 mod engine;
 mod export;
 mod filter;
@@ -11,6 +12,7 @@ mod list;
 mod progress;
 mod run;
 mod runner;
+mod scripted;
 mod serve;
 mod show;
 mod store;
@@ -104,7 +106,7 @@ enum Command {
         #[command(flatten)]
         args: store::Args,
     },
-    /// List harnesses, or build a harness's payload.
+    /// List harnesses, build a harness's payload, or check harnesses against a scripted policy.
     Harness {
         #[command(flatten)]
         store: StoreArgs,

@@ -19,7 +19,7 @@ use super::assemble::{self, EngineArgs, PolicyArgs, StoreArgs};
 use super::batch::Asked;
 use super::progress::Watcher;
 use super::terminal::{Paint, harmless, print};
-use super::{Signals, Stop, batch, engine, harness, run, show, summary};
+use super::{Signals, Stop, batch, engine, harness, run, scripted, show, summary};
 
 /// `gleaner run`.
 pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, engine: &EngineArgs, args: run::Args) -> Result<ExitCode, Stop> {
@@ -86,6 +86,7 @@ async fn execute(
         Asked::Resume { .. } => None,
     };
     policy.apply(&mut config)?;
+    scripted::add(&mut config, how.harnesses.as_deref()).map_err(stop)?;
     let cache = harness::cache_folder()?;
     let engine = engine::connect(&config.engine, &cache).await?;
     let http = assemble::http(&config).await?;
@@ -138,7 +139,7 @@ async fn served(
     let endpoint: Arc<dyn ModelEndpoint> = Arc::new(SocketEndpoint::new(http));
     let by = Arc::clone(&endpoint);
     let watcher = Watcher::new(Arc::new(move |rollout| by.turns(rollout)));
-    let batch = match (new, asked) {
+    let mut batch = match (new, asked) {
         (Some(Ordered { kept, orders }), _) => BatchRun::begin(&ledger, BatchId::generate(), &kept, orders).await?,
         (None, Asked::Resume { batch, force }) => {
             let id = show::batch_of(ledger.store, batch).await?;
@@ -148,6 +149,7 @@ async fn served(
         }
         (None, Asked::New(_)) => anyhow::bail!("gleaner's own fault: a plan that was not looked at"),
     };
+    scripted::assign(surroundings.config, &mut batch.orders);
     let standing = Standing::read(ledger.store, batch.id, &surroundings.artifacts).await?;
     watcher.begin(standing.batch.rollouts, standing.filled());
     let cancel = CancellationToken::new();
@@ -241,9 +243,13 @@ async fn until_signals<T>(running: impl Future<Output = T>, watcher: &Watcher, c
 pub(super) async fn harness(store: &StoreArgs, args: harness::Args) -> Result<ExitCode, Stop> {
     let config = store.config()?;
     // Payloads are built in containers, whatever runs harnesses.
-    let docker = if args.needs_engine() { engine::docker(&config.engine).await.ok() } else { None };
+    let docker = match args.engine() {
+        harness::Need::No => None,
+        harness::Need::Perhaps => engine::docker(&config.engine).await.ok(),
+        harness::Need::Yes => Some(engine::docker(&config.engine).await?),
+    };
     let cancel = CancellationToken::new();
-    let running = harness::run(&args, docker.as_deref(), &config.engine.base_image, &cancel);
+    let running = harness::run(&args, docker.as_deref(), &config, &cancel);
     tokio::pin!(running);
     let asked = super::asked_to_end()?;
     let ended = tokio::select! {

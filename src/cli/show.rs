@@ -25,6 +25,8 @@ use crate::store::{Artifact, Rollout, RolloutFilter, Store, StoreError};
 use crate::trajectory::{Built, Drift};
 use words::Words;
 
+pub(super) use branches::Branch;
+
 /// Shows one rollout: how it ended and why, what its run left, its calls, why calls were left out, its samples, and why they are
 /// several. Or one batch: how far it is, what it came to by harness, and what its rollouts do now. Works while a server or a runner
 /// works on the same store.
@@ -53,6 +55,19 @@ pub(super) struct Args {
     /// Print one JSON object, `{"rollout", "artifacts", "calls", "samples", "left_out", "branches"}`, with everything
     #[arg(long)]
     json: bool,
+}
+
+/// Why the rollout became more samples than one.
+///
+/// # Errors
+/// If its calls can't be read.
+pub(super) async fn branches_of(
+    store: &dyn Store,
+    rollout: &Rollout,
+    records: &[CallRecord],
+    built: &Built,
+) -> anyhow::Result<Vec<Branch>> {
+    Ok(branches::of(&built.samples, &views(store, rollout, records, built).await?))
 }
 
 /// Runs the command. `trained` says of a policy's name whether it is trained.

@@ -179,10 +179,9 @@ mod tests {
         }
     }
 
-    /// Requests of each, as they came in runs, and what an agent's own scripts send.
-    #[test]
-    fn calls_are_signed_on_every_wire() {
-        let seen = |harness: &str, wire: &str| match (harness, wire) {
+    /// A request's header of each harness on each wire, as it came in runs.
+    fn seen<'a>(harness: &'a str, wire: &str) -> (&'static str, &'a str) {
+        match (harness, wire) {
             ("claude-code", _) => ("user-agent", "claude-cli/2.1.332 (external, sdk-cli)"),
             ("codex", _) => ("user-agent", "codex_exec/0.171.0 (Debian 12.0.0; x86_64) unknown (codex_exec; 0.171.0)"),
             ("gemini-cli", _) => ("user-agent", "GeminiCLI-tui/0.61.0/gleaner-policy (linux; x64; terminal)"),
@@ -192,7 +191,12 @@ mod tests {
             ("react", _) => ("user-agent", "gleaner-react/1"),
             ("zeroclaw", "messages") => ("x-api-key", "glr_9008aa4ef6ee4ef287610e5c0b6d5348"),
             (name, _) => ("x-harness", name),
-        };
+        }
+    }
+
+    /// Beside those, what an agent's own scripts send.
+    #[test]
+    fn calls_are_signed_on_every_wire() {
         for harness in Catalog::load(None).unwrap().all() {
             for wire in harness.spec.wires() {
                 let spec = harness.spec.clone().with(&Choice { wire: Some(wire), ..Choice::default() }).unwrap();

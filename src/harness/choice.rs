@@ -26,6 +26,7 @@ impl Spec {
             self.run.env.extend(change.env);
             self.parameters.extend(change.parameters);
             self.files.extend(change.files);
+            self.check = self.check.changed_by(change.check);
             self.signature.extend(change.signature);
         }
         for (name, value) in choice.set {

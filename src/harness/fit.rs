@@ -52,12 +52,13 @@ mod tests {
 
     use super::*;
     use crate::harness::task::{Task, TaskFile, User, Verifier};
-    use crate::harness::{Catalog, Harness};
+    use crate::harness::{Catalog, Harness, HarnessChoice};
 
     fn order(harness: &str, task: Task) -> Order {
         let harness: Harness = Catalog::load(None).unwrap().get(harness).unwrap().clone();
         let spec = harness.spec.clone();
-        Order { harness, spec, variant: None, task, samples: 1, image: None, timeout: None, policy: None, purpose: None }
+        let choice = HarnessChoice { harness: spec.name.clone(), wire: None, set: BTreeMap::new() };
+        Order { harness, spec, choice, task, samples: 1, image: None, timeout: None, policy: None, purpose: None }
     }
 
     fn why(task: Task) -> Option<String> {

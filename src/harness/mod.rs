@@ -4,6 +4,7 @@
 mod artifacts;
 mod batch;
 mod catalog;
+mod check;
 mod choice;
 mod config;
 mod control;
@@ -39,6 +40,7 @@ use spec::Spec;
 
 pub use batch::{BatchRun, Kept, Ledger, ResumeError, Standing};
 pub use catalog::{Catalog, Harness};
+pub use check::CheckSpec;
 pub use choice::Choice;
 pub use config::RolloutConfig;
 pub use endpoint::{ModelEndpoint, Terms};

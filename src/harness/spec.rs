@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::check::CheckSpec;
 use super::outcome::Printed;
 
 /// A harness as its `harness.toml` tells it. Every text marked as a template may use `base_url`, `root_url`, `key`, `model`,
@@ -34,6 +35,9 @@ pub struct Spec {
     /// What all of its own requests look like: header names and patterns (`*`) of their values.
     #[serde(default)]
     pub signature: BTreeMap<String, String>,
+    /// How it is checked.
+    #[serde(default)]
+    pub check: CheckSpec,
     /// Files and folders of a run that are kept beside its output, such as its own session; templates of absolute paths.
     #[serde(default)]
     pub artifacts: Vec<String>,
@@ -218,6 +222,8 @@ pub struct Variant {
     #[serde(default)]
     pub files: Vec<FileSpec>,
     #[serde(default)]
+    pub check: CheckSpec,
+    #[serde(default)]
     pub signature: BTreeMap<String, String>,
 }
 
@@ -280,6 +286,9 @@ impl Spec {
         let spoken = |name: &String| spec.wires().any(|wire| wire == name);
         if let Some(name) = spec.variants.values().flat_map(|variant| &variant.wires).find(|name| !spoken(name)) {
             return Err(unreadable(format!("a variant is for the wire {name}, which the harness does not speak")));
+        }
+        if let Some(wrong) = spec.changes().map(|change| &change.check).chain([&spec.check]).find_map(CheckSpec::wrong) {
+            return Err(unreadable(wrong.to_owned()));
         }
         for file in spec.files.iter().chain(spec.changes().flat_map(|change| &change.files)) {
             if file.content.is_some() == file.source.is_some() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::scripted::Script;
+use super::scripted::{SCHEME, Script};
 use crate::call::{History, LogprobKind, Sampling, SpecialText};
 
 /// One policy's settings.
@@ -105,6 +105,12 @@ impl Default for PolicyConfig {
 impl PolicyConfig {
     pub(super) fn first_byte_timeout(&self) -> Duration {
         Duration::from_secs(self.first_byte_timeout_s)
+    }
+
+    /// Whether it is the scripted policy, by its kind or its URL.
+    #[must_use]
+    pub fn is_scripted(&self) -> bool {
+        self.kind == PolicyKind::Scripted || self.url.starts_with(SCHEME)
     }
 
     pub(super) fn pause(&self) -> Duration {

@@ -66,7 +66,7 @@ pub use config::{ConfigError, ImageUrls, Logprobs, PolicyConfig, PolicyKind, Tok
 /// # Errors
 /// If the settings are not a policy's.
 pub fn connect(name: &str, config: &PolicyConfig, api_key: Option<&SecretString>) -> Result<Arc<dyn Policy>, ConfigError> {
-    if config.kind == PolicyKind::Scripted {
+    if config.is_scripted() {
         return Ok(Arc::new(Scripted::new(name, config)?));
     }
     if config.tokens != TokenMode::Exact {

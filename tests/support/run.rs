@@ -91,6 +91,12 @@ impl Bench {
         self.start(words, 1).await.ended().await
     }
 
+    /// Runs any other command that has containers, to its end.
+    pub async fn other(&self, words: &[&str]) -> Ended {
+        let permit = CONTAINERS.acquire_many(2).await.unwrap();
+        Running { child: self.command(words).spawn().unwrap(), _permit: permit }.ended().await
+    }
+
     /// Runs any other command, which must succeed; gives its standard output.
     pub async fn look(&self, words: &[&str]) -> String {
         let output = self.command(words).output().await.unwrap();

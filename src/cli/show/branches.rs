@@ -11,7 +11,7 @@ use crate::trajectory::Sample;
 
 /// A sample that does not begin a rollout, and why it goes on from no other.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Branch {
+pub(in crate::cli) struct Branch {
     pub sample_id: String,
     /// The call that it begins with.
     pub call_id: CallId,

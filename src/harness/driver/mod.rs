@@ -126,7 +126,7 @@ impl<'a> Driver<'a> {
             workdir: &workdir,
             payload: &payload,
             timeout_s: prepared.timeout.as_secs(),
-            rollout: &id.to_string(),
+            rollout: &new.id.to_string(),
         };
         let launch = Launch::fill(&order.harness, &order.spec, &variables)?;
         let mut artifacts = Artifacts::new(&stage.artifacts, new.id, stage.config.log_limit_bytes);
