@@ -30,10 +30,11 @@ lint:
 	cargo fmt --check --manifest-path fuzz/Cargo.toml
 	cargo clippy --all-targets -- -D warnings
 
-# What must be linear; a mock policy server, direct and through Gleaner; what a long rollout takes on the disk. Prints tables.
+# What must be linear; idle rollouts; a mock policy server, direct and through Gleaner; what a long rollout takes on the disk;
+# rollouts beside bare containers. Prints tables.
 bench:
 	@scripts/setup tokenizers
-	cargo bench --bench linear --bench forest --bench parquet --bench prompt --bench proxy --bench storage
+	cargo bench --bench linear --bench idle --bench forest --bench parquet --bench prompt --bench proxy --bench storage --bench runner
 
 # Coverage-guided, of all that reads foreign bytes; each target for FUZZ_SECONDS (60).
 fuzz:

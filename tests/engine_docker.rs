@@ -8,8 +8,8 @@ mod sandbox;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use gleaner::engine::{Engine, EngineError, ExecResult, ExecSpec, Limits, SandboxEnd, SandboxId};
-use sandbox::{HELPER, LONG, Options, Sandbox, connect, engine, exec, exec_spec};
+use gleaner::engine::{Engine, EngineError, ExecResult, Limits, SandboxEnd, SandboxId};
+use sandbox::{HELPER, Image, LONG, Options, Sandbox, connect, engine, exec, exec_spec};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
@@ -30,22 +30,13 @@ async fn a_sandbox_lives_and_ends() {
     )
     .await;
     engine.copy_in(&one.id, "/tmp", tar(&[])).await.unwrap();
-    let root = |command: &[&str], stdin: &'static [u8]| ExecSpec {
-        user: Some("0:0".into()),
-        privileged: true,
-        stdin: Bytes::from_static(stdin),
-        ..exec_spec(command)
-    };
     engine.copy_in(&one.id, "/work", tar(&[("task.txt", "do it\n")])).await.unwrap();
-    let owned = engine.exec(&one.id, &root(&[HELPER, "own", "1000", "1000", "/work"], b"")).await.unwrap();
-    assert_eq!(owned, ExecResult { exit_code: 0, stdout: Bytes::new(), stderr: Bytes::new(), timed_out: false });
     let path = "/home/agent/.config/deep/config.toml";
-    let written = engine.exec(&one.id, &root(&[HELPER, "write", path, "600", "1000", "1000"], b"a = 1\n")).await.unwrap();
-    assert_eq!(written.exit_code, 0, "{written:?}");
+    one.write(path, "600", b"a = 1\n").await;
     let seen = exec(
         &engine,
         &one.id,
-        &["sh", "-c", &format!("cat {path}; stat -c '%a %u %g' {path}; stat -c '%u' /home/agent/.config /work/task.txt")],
+        &["sh", "-c", &format!("cat {path}; stat -c '%a %u %g' {path}; stat -c '%u' /home/agent/.config /work")],
     )
     .await;
     assert_eq!(seen.stdout, "a = 1\n600 1000 1000\n1000\n1000\n", "{seen:?}");
@@ -61,6 +52,12 @@ async fn a_sandbox_lives_and_ends() {
     std::io::Read::read_to_string(&mut archive.entries().unwrap().next().unwrap().unwrap(), &mut text).unwrap();
     assert_eq!(text, "out\n");
     assert!(matches!(engine.copy_out(&one.id, "/work/none").await, Err(EngineError::Failed { .. })));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("made.tar");
+    assert_eq!(engine.copy_out_to(&one.id, "/work/made.txt", &file, 1 << 20).await.unwrap(), out.len() as u64);
+    assert_eq!(std::fs::read(&file).unwrap(), out);
+    let error = engine.copy_out_to(&one.id, "/work/made.txt", &file, 600).await.unwrap_err().to_string();
+    assert!(error.contains("it has more than 600 bytes") && std::fs::read(&file).unwrap() == out[..600], "{error}");
 
     let id = one.id.clone();
     assert_eq!(one.hang_up(&engine).await, SandboxEnd { exit_code: 0, out_of_memory: false });
@@ -74,30 +71,60 @@ async fn a_sandbox_lives_and_ends() {
 #[tokio::test]
 async fn the_init_follows_no_links() {
     let engine = engine().await;
-    let one = Sandbox::start(&engine, &["true"], Options::default()).await;
-    let setup =
-        "cd /tmp && mkdir -p own/inner && echo x >own/inner/file && ln -s /etc own/link && ln -s /etc/passwd link && mkfifo fifo";
+    let mut one = Sandbox::start(&engine, &["true"], Options::default()).await;
+    let setup = "cd /tmp && echo x >file && ln -s /tmp/file link && ln -s /etc folder && mkfifo fifo";
     assert_eq!(exec(&engine, &one.id, &["sh", "-c", setup]).await.exit_code, 0);
-    let mut root = exec_spec(&[HELPER, "own", "2000", "2000", "/tmp/own"]);
-    (root.user, root.privileged) = (Some("0:0".into()), true);
-    assert_eq!(engine.exec(&one.id, &root).await.unwrap().exit_code, 0);
-    let owners =
-        exec(&engine, &one.id, &["stat", "-c", "%n %u", "/etc", "/tmp/own", "/tmp/own/link", "/tmp/own/inner/file"]).await;
-    assert_eq!(owners.stdout, "/etc 0\n/tmp/own 2000\n/tmp/own/link 2000\n/tmp/own/inner/file 2000\n");
     for (path, code) in
         [("/tmp/link", 4), ("/tmp/fifo", 4), ("/tmp", 4), ("/dev/null", 4), ("/tmp/none", 3), ("/run/gleaner/model.sock", 4)]
     {
         let read = exec(&engine, &one.id, &[HELPER, "cat", path, "100"]).await;
         assert_eq!((read.exit_code, read.stdout), (code, Bytes::new()), "{path}");
     }
-    let replaced = exec(
+    one.write("/tmp/link", "644", b"new\n").await;
+    let replaced = exec(&engine, &one.id, &["sh", "-c", "stat -c %F /tmp/link; cat /tmp/link /tmp/file"]).await;
+    assert_eq!(replaced.stdout, "regular file\nnew\nx\n", "{replaced:?}");
+    one.say("write 644 1 /etc/x\ny").await;
+    assert!(one.line().await.unwrap().starts_with("failed /etc/x"), "the harness's user may not write there");
+    engine.remove(&one.id).await.unwrap();
+}
+
+/// The working folder is the user's, whatever the image has in it; no link in it is followed. The image is made once.
+#[tokio::test]
+async fn the_working_folder_is_the_users() {
+    let engine = engine().await;
+    let image = Image::build(
         &engine,
-        &one.id,
-        &["sh", "-c", &format!("echo new | {HELPER} write /tmp/link 644 1000 1000; stat -c %F /tmp/link; tail -n1 /tmp/link")],
+        "RUN mkdir -p /src/inner && echo a >/src/inner/a && ln -s /etc/passwd /src/link && ln -s /etc /src/folder && chmod 700 /src/inner\n\
+         ENV A=b\nWORKDIR /src",
     )
     .await;
-    assert_eq!(replaced.stdout, "regular file\nnew\n", "{replaced:?}");
+    assert_eq!(engine.image(&image.0).await.unwrap().unwrap().workdir.as_deref(), Some("/src"));
+    let options = || Options { image: image.0.clone(), workdir: Some("/src".into()), ..Options::default() };
+    let see =
+        "stat -c '%n %u:%g %a' /src /src/inner /src/inner/a /src/link /etc/passwd /etc; cat inner/a; echo $A; touch inner/b new";
+    let one = Sandbox::start(&engine, &["true"], options()).await;
+    let expected = "/src 1000:1000 755\n/src/inner 1000:1000 700\n/src/inner/a 1000:1000 644\n/src/link 1000:1000 777\n\
+                    /etc/passwd 0:0 644\n/etc 0:0 755\na\nb\n";
+    let seen = exec(&engine, &one.id, &["sh", "-c", see]).await;
+    assert_eq!((seen.exit_code, &seen.stdout[..]), (0, expected.as_bytes()), "{seen:?}");
+    let began = Instant::now();
+    let two = Sandbox::start(&engine, &["true"], options()).await;
+    let seen = exec(&engine, &two.id, &["ls", "/src"]).await;
+    assert_eq!(seen.stdout, "folder\ninner\nlink\n", "what one sandbox writes is in no other; {:?}", began.elapsed());
+    // The user's image is kept while its own is there, and goes with it.
+    let of_it = |images: Vec<bollard::models::ImageSummary>, id: &str| {
+        images.into_iter().filter(|one| one.labels.get("gleaner.of").is_some_and(|of| of == id)).count()
+    };
+    let api = bollard::Docker::connect_with_defaults().unwrap().negotiate_version().await.unwrap();
+    let list = || api.list_images(None::<bollard::query_parameters::ListImagesOptions>);
+    let id = engine.image(&image.0).await.unwrap().unwrap().id;
+    engine.sweep().await.unwrap();
+    assert_eq!(of_it(list().await.unwrap(), &id), 1);
     engine.remove(&one.id).await.unwrap();
+    engine.remove(&two.id).await.unwrap();
+    image.remove(&engine).await;
+    engine.sweep().await.unwrap();
+    assert_eq!(of_it(list().await.unwrap(), &id), 0);
 }
 
 #[tokio::test]
@@ -216,6 +243,7 @@ async fn the_engine_can_stop_it_and_the_harness_cannot() {
     let api = bollard::Docker::connect_with_defaults().unwrap().negotiate_version().await.unwrap();
     let term = bollard::query_parameters::KillContainerOptionsBuilder::new().signal("SIGTERM").build();
     api.kill_container(&one.id.0, Some(term)).await.unwrap();
+    assert_eq!(one.line().await.as_deref(), Some("terminated"), "the host must not take it for the harness's own end");
     assert_eq!(one.exited().await, "exited code=143 signal=15 timed_out=0");
     engine.remove(&one.id).await.unwrap();
 }
@@ -265,7 +293,7 @@ async fn out_of_memory_is_seen() {
     let eat = "b = []\nwhile True: b.append(bytearray(1 << 20))";
     let mut one = Sandbox::start(&engine, &["python3", "-c", eat], Options { limits, ..Options::default() }).await;
     one.go().await;
-    assert_eq!(one.exited().await, "exited code=137 signal=9 timed_out=0");
+    assert_eq!(one.exited().await, "exited code=137 signal=9 timed_out=0 oom=1");
     let id = one.id.clone();
     assert_eq!(one.hang_up(&engine).await, SandboxEnd { exit_code: 0, out_of_memory: true });
     engine.remove(&id).await.unwrap();
@@ -288,6 +316,107 @@ async fn a_root_file_system_becomes_an_image() {
     api.remove_image(&name, None::<bollard::query_parameters::RemoveImageOptions>, None).await.unwrap();
     assert!(engine.image(&name).await.unwrap().is_none());
     assert!(matches!(engine.import(&name, &folder.path().join("none.tar"), &[]).await, Err(EngineError::Failed { .. })));
+}
+
+/// A build is told line by line; one that fails says where and why. What it made stays for the next.
+#[tokio::test]
+async fn images_are_built() {
+    let engine = engine().await;
+    let told = std::sync::Mutex::new(Vec::new());
+    let tell = |line: &str| told.lock().unwrap().push(line.to_owned());
+    let name = format!("gleaner-test:{}", uuid::Uuid::new_v4().simple());
+    let dockerfile = format!("FROM {}\nCOPY seed /seed\nRUN cat /seed && echo {name} >&2\nWORKDIR /there", sandbox::image());
+    engine.build(&name, tar(&[("Dockerfile", &dockerfile), ("seed", "from the folder\n")]), &tell).await.unwrap();
+    let told = told.into_inner().unwrap();
+    assert!(["from the folder", &name].iter().all(|line| told.iter().any(|said| said == line)), "{told:?}");
+    assert_eq!(engine.image(&name).await.unwrap().unwrap().workdir.as_deref(), Some("/there"));
+    engine.sweep().await.unwrap();
+    assert!(engine.image(&name).await.unwrap().is_some(), "a built image has no owner that could die");
+    engine.remove_image(&name).await.unwrap();
+    engine.remove_image(&name).await.expect("removing twice is fine");
+    assert!(engine.image(&name).await.unwrap().is_none());
+
+    let dockerfile = format!("FROM {}\nRUN echo {name}\nRUN seq 100; echo it broke >&2; exit 3", sandbox::image());
+    let error = engine.build(&name, tar(&[("Dockerfile", &dockerfile)]), &|_| {}).await.unwrap_err().to_string();
+    assert!(error.starts_with(&format!("build image {name}: Step 3/4 : RUN seq 100")), "{error}");
+    assert!(error.contains("returned a non-zero code: 3; its last lines:\n") && error.contains("\n100\nit broke"), "{error}");
+    assert!(!error.contains("\n50\n"), "{error}");
+    let error = engine.build(&name, tar(&[("Dockerfile", "FROM gleaner-no-such:x\nRUN true")]), &|_| {}).await.unwrap_err();
+    assert!(error.to_string().contains("Step 1/3 : FROM gleaner-no-such:x: "), "{error}");
+}
+
+/// What a sandbox left becomes an image, without the keys that were in its environment; a dead owner's is swept.
+#[tokio::test]
+async fn a_sandbox_becomes_an_image() {
+    let engine = engine().await;
+    let dead = connect("test-99999999").await;
+    let mut names = Vec::new();
+    for owner in [&engine, &dead] {
+        let options = Options { env: vec![("KEY".into(), "glr_x".into()), ("LANG".into(), "de".into())], ..Options::default() };
+        let mut one = Sandbox::start(owner, &["sh", "-c", "echo $KEY >made; echo lost >/tmp/lost"], options).await;
+        one.go().await;
+        assert_eq!(one.exited().await, "exited code=0 signal=0 timed_out=0");
+        let began = Instant::now();
+        names.push(owner.snapshot(&one.id).await.unwrap());
+        println!("snapshot: {:?}", began.elapsed());
+        owner.remove(&one.id).await.unwrap();
+    }
+    let options = Options { image: names[0].clone(), own_workdir: false, user: Some("0:0".into()), ..Options::default() };
+    let two = Sandbox::start(&engine, &["true"], options).await;
+    let seen = exec(&engine, &two.id, &["sh", "-c", "cat made; ls /tmp; env | grep -e KEY -e LANG; id -u; echo $HOME"]).await;
+    assert_eq!(seen.stdout, "glr_x\n0\n/home/agent\n", "{seen:?}");
+    engine.remove(&two.id).await.unwrap();
+    engine.sweep().await.unwrap();
+    assert!(engine.image(&names[0]).await.unwrap().is_some());
+    assert!(engine.image(&names[1]).await.unwrap().is_none());
+    engine.remove_image(&names[0]).await.unwrap();
+}
+
+/// A harness that prints without end is not stopped, and the engine, its disk and we hold no more than the end of it.
+#[tokio::test]
+async fn logs_are_bounded() {
+    let engine = engine().await;
+    let script = "import sys
+line = 'x' * 8191 + '\\n'
+for _ in range(8000): sys.stdout.write(line)
+print('the end')";
+    let mut one = Sandbox::start(&engine, &["python3", "-c", script], Options::default()).await;
+    one.go().await;
+    assert_eq!(one.exited().await, "exited code=0 signal=0 timed_out=0");
+    one.say("mark 7f").await;
+    let read = async {
+        loop {
+            let (stdout, _) = engine.logs(&one.id).await.unwrap();
+            if stdout.ends_with(b"the end\n7f\n") {
+                return stdout;
+            }
+        }
+    };
+    let stdout = timeout(LONG, read).await.expect("the end is there");
+    assert!((8 << 20..=16 << 20).contains(&stdout.len()), "{}", stdout.len());
+    engine.remove(&one.id).await.unwrap();
+}
+
+/// What a sandbox writes is seen where it is not bounded: see `disk_used`.
+#[tokio::test]
+async fn the_disk_is_bounded_or_looked_at() {
+    let engine = engine().await;
+    let one = Sandbox::start(&engine, &["true"], Options::default()).await;
+    let before = engine.disk_used(&one.id).await.unwrap();
+    let wrote = exec(&engine, &one.id, &["sh", "-c", "head -c 50000000 /dev/zero >/work/big"]).await;
+    let began = Instant::now();
+    match (before, engine.disk_used(&one.id).await.unwrap()) {
+        (Some(before), Some(after)) => {
+            assert!(before < 1 << 20 && after >= 50_000_000, "{before} {after}");
+            println!("looking at the size: {:?}", began.elapsed());
+        }
+        (None, None) => assert_ne!(wrote.exit_code, 0, "more than the sandbox's bound"),
+        other => panic!("{other:?}"),
+    }
+    // Files in memory have bounds too, of which the writer is told.
+    let full = exec(&engine, &one.id, &["sh", "-c", "head -c 900000000 /dev/zero >/tmp/big"]).await;
+    assert!(full.exit_code == 1 && full.stderr.ends_with(b"No space left on device\n"), "{full:?}");
+    engine.remove(&one.id).await.unwrap();
 }
 
 /// Only what dead processes left is swept.

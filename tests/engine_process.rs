@@ -25,10 +25,6 @@ fn engine() -> (Process, TempDir) {
     (Process::new(&config, helper, "test", Arc::new(|_| true)).unwrap(), cache)
 }
 
-fn helper_of(cache: &TempDir) -> String {
-    helper::install(cache.path()).unwrap().display().to_string()
-}
-
 /// The folder that a sandbox has.
 fn folder(one: &Sandbox) -> PathBuf {
     Path::new(&one.places.home).parent().unwrap().to_owned()
@@ -58,23 +54,15 @@ async fn no_processes(folder: &Path) {
 /// The life of a sandbox, through every verb.
 #[tokio::test]
 async fn a_sandbox_lives_and_ends() {
-    let (engine, cache) = engine();
+    let (engine, _cache) = engine();
     engine.ready().await.unwrap();
     assert!(engine.describe().ends_with("WITHOUT ISOLATION") && !engine.isolates());
     let script = "cat task.txt; pwd; echo $HOME $TMPDIR; echo $SECRET; echo out >made.txt; echo err >&2; exit 3";
     let mut one = Sandbox::start(&engine, &["sh", "-c", script], Options::default()).await;
     let work = one.places.workdir.clone();
     engine.copy_in(&one.id, &work, tar(&[("task.txt", "do it\n")])).await.unwrap();
-    let helper = helper_of(&cache);
-    let (uid, gid) = (one.places.user.0.to_string(), one.places.user.1.to_string());
-    let mut own = exec_spec(&[&helper, "own", &uid, &gid, &work]);
-    (own.user, own.privileged) = (Some("0:0".into()), true);
-    let nothing = ExecResult { exit_code: 0, stdout: Bytes::new(), stderr: Bytes::new(), timed_out: false };
-    assert_eq!(engine.exec(&one.id, &own).await.unwrap(), nothing);
     let path = format!("{}/deep/config.toml", one.places.home);
-    let mut write = exec_spec(&[&helper, "write", &path, "600", &uid, &gid]);
-    write.stdin = Bytes::from_static(b"a = 1\n");
-    assert_eq!(engine.exec(&one.id, &write).await.unwrap(), nothing);
+    one.write(&path, "600", b"a = 1\n").await;
     assert_eq!(exec(&engine, &one.id, &["cat", &path]).await.stdout, "a = 1\n");
 
     one.go().await;

@@ -68,7 +68,9 @@ impl ModelEndpoint for Script {
         None
     }
 
-    async fn seal(&self, _rollout: RolloutId) {}
+    async fn seal(&self, _rollout: RolloutId) -> gleaner::harness::Served {
+        gleaner::harness::Served::default()
+    }
 
     async fn reward(&self, reward: Reward) -> anyhow::Result<()> {
         self.kept.lock().unwrap().rewards.push(reward.value);
@@ -231,7 +233,19 @@ async fn run(
     let harness = catalog.get(name).unwrap().clone();
     let spec = harness.spec.clone().with(&Choice { variant, ..Choice::default() }).unwrap();
     let variant = variant.map(str::to_owned);
-    let order = Order { harness, spec, variant, task, samples, image: None, timeout: None, policy: None, purpose: None };
+    let order = Order {
+        harness,
+        spec,
+        variant,
+        task,
+        samples,
+        image: None,
+        timeout: None,
+        max_calls: None,
+        max_tokens: None,
+        policy: None,
+        purpose: None,
+    };
     let stage = Stage {
         engine: &engine,
         endpoint: script.as_ref(),
@@ -324,6 +338,22 @@ async fn run_shell(command: &str, task: Task, outcome: &str) -> Report {
     let (_folder, catalog) = shell(command, outcome);
     let mut ran = run(&catalog, "shell", task, 1, Vec::new(), CancellationToken::new(), &|_| {}).await;
     ran.reports.remove(0)
+}
+
+/// Where the engine's storage has no quotas: the sandbox is ended soon after, and verified as it is.
+#[tokio::test]
+#[ignore = "needs Docker"]
+async fn who_fills_the_disk_is_ended() {
+    let needs = Needs { disk_bytes: Some(20 << 20), timeout_s: Some(60), ..Needs::default() };
+    let task = Task { needs, verifier: Some(Verifier::shell("test -s big")), ..Task::of_prompt("p") };
+    let report = run_shell("head -c 60000000 /dev/zero >big || exit 0; exec sleep 1000", task, "").await;
+    let evidence: Value =
+        serde_json::from_slice(&std::fs::read(report.artifacts.join("evidence.json")).unwrap_or_default()).unwrap_or_default();
+    // With quotas the harness is told by the system, and goes on.
+    if report.outcome != Outcome::Passed {
+        assert_eq!((report.outcome, report.reward), (Outcome::Truncated, Some(1.0)), "{report:?}");
+    }
+    assert!(report.ms < 45_000, "{report:?} {evidence}");
 }
 
 #[tokio::test]

@@ -11,18 +11,32 @@ use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bollard::models::ContainerCreateBody;
 use bollard::query_parameters::{
     CreateContainerOptions, LogsOptionsBuilder, RemoveContainerOptionsBuilder, StartContainerOptions,
 };
+use bytes::Bytes;
 use futures::TryStreamExt;
-use gleaner::engine::{Docker, Engine, Limits};
+use gleaner::engine::{
+    Docker, Engine, EngineConfig, EngineError, ExecResult, ExecSpec, ImageFacts, Limits, Network, Places, SandboxEnd, SandboxId,
+    SandboxSpec, Tell,
+};
+use gleaner::harness::isolation::{self, Leaks};
+use gleaner::harness::run::Cap;
+use gleaner::harness::{ModelEndpoint, RolloutConfig, Stage, Terms, helper};
+use gleaner::ids::RolloutId;
+use gleaner::store::{Finish, NewRollout, Reward, Rollout};
 use sandbox::{LONG, Options, Sandbox, engine, image};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 /// Tries each target: whether it gave a byte (or an address, for a name), and how many seconds that took.
 const PROBE: &str = r"
@@ -142,6 +156,160 @@ async fn a_harness_has_no_powers() {
         "memory": (256 << 20).to_string(), "pids": "64", "threads_bounded": true, "devices": [],
     });
     assert_eq!(report(&engine, one).await, expected);
+}
+
+/// Before its first run an engine is tested: one whose sandboxes have a network runs nothing, and what got out is named. Ours is
+/// tested once a day.
+#[tokio::test]
+async fn an_engine_that_does_not_hold_runs_nothing() {
+    let cache = tempfile::tempdir().unwrap();
+    let holds = Leaky { docker: engine().await, network: Network::None, created: AtomicUsize::new(0) };
+    let leaks = Leaky { docker: engine().await, network: Network::Outside, created: AtomicUsize::new(0) };
+    let error = tested(&leaks, cache.path()).await.unwrap_err();
+    let reached = &error.downcast_ref::<Leaks>().unwrap_or_else(|| panic!("{error:#}")).reached;
+    let gateway = host_addresses();
+    for sign in ["it has network interfaces: eth0 lo".to_owned(), "this process heard it on tcp 0.0.0.0:".to_owned()]
+        .into_iter()
+        .chain(gateway.iter().map(|host| format!("tcp {host}:")))
+    {
+        assert!(reached.iter().any(|line| line.starts_with(&sign)), "{sign} is not in {reached:#?}");
+    }
+    let said = error.to_string();
+    assert!(said.contains("no harness is run in them") && said.contains("self_test = false"), "{said}");
+    assert_eq!(leaks.created.load(Relaxed), 1, "the probe alone");
+    tested(&holds, cache.path()).await.unwrap();
+    assert_eq!(holds.created.load(Relaxed), 1, "what failed is not believed");
+    tested(&holds, cache.path()).await.unwrap();
+    assert_eq!(holds.created.load(Relaxed), 1, "what was passed is");
+    let left: Vec<_> = std::fs::read_dir(cache.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.iter().all(|name| !name.to_string_lossy().starts_with("isolation-")), "{left:?}");
+}
+
+async fn tested(engine: &Leaky, cache: &std::path::Path) -> anyhow::Result<()> {
+    let stage = Stage {
+        engine,
+        endpoint: &Nobody,
+        cache: cache.to_owned(),
+        artifacts: cache.join("artifacts"),
+        image: image(),
+        limits: EngineConfig::default().limits(),
+        config: RolloutConfig::default(),
+        room: Arc::new(Semaphore::new(1)),
+        cancel: CancellationToken::new(),
+        progress: &|_| {},
+    };
+    let images = ["gleaner.invalid/no-such:image".to_owned(), image()];
+    isolation::ensure(&stage, &helper::install(cache)?, images.iter().map(String::as_str)).await
+}
+
+/// Nobody who serves a model.
+struct Nobody;
+
+#[async_trait]
+impl ModelEndpoint for Nobody {
+    async fn open(&self, _: NewRollout, _: &Terms, _: &std::path::Path) -> anyhow::Result<()> {
+        anyhow::bail!("no rollout may begin")
+    }
+    async fn capped(&self, _: RolloutId) -> Cap {
+        std::future::pending().await
+    }
+    async fn paused(&self, _: RolloutId, _: bool) -> bool {
+        std::future::pending().await
+    }
+    fn turns(&self, _: RolloutId) -> u64 {
+        0
+    }
+    async fn window(&self, _: Option<&str>) -> Option<u64> {
+        None
+    }
+    async fn seal(&self, _: RolloutId) {}
+    async fn reward(&self, _: Reward) -> anyhow::Result<()> {
+        Ok(())
+    }
+    async fn close(&self, _: Finish) -> anyhow::Result<Rollout> {
+        anyhow::bail!("no rollout may begin")
+    }
+    async fn drift(&self, _: RolloutId) -> anyhow::Result<u64> {
+        Ok(0)
+    }
+}
+
+/// Docker, with the network that sandboxes get chosen here.
+struct Leaky {
+    docker: Docker,
+    network: Network,
+    created: AtomicUsize,
+}
+
+#[async_trait]
+impl Engine for Leaky {
+    async fn create(&self, spec: &SandboxSpec) -> Result<SandboxId, EngineError> {
+        self.created.fetch_add(1, Relaxed);
+        self.docker.create(&SandboxSpec { network: self.network, ..spec.clone() }).await
+    }
+    fn describe(&self) -> String {
+        self.docker.describe()
+    }
+    fn isolates(&self) -> bool {
+        self.docker.isolates()
+    }
+    async fn isolation(&self) -> Result<Option<String>, EngineError> {
+        self.docker.isolation().await
+    }
+    async fn ready(&self) -> Result<(), EngineError> {
+        self.docker.ready().await
+    }
+    async fn image(&self, name: &str) -> Result<Option<ImageFacts>, EngineError> {
+        self.docker.image(name).await
+    }
+    async fn ensure(&self, name: &str) -> Result<ImageFacts, EngineError> {
+        self.docker.ensure(name).await
+    }
+    async fn build(&self, name: &str, context: Bytes, tell: Tell<'_>) -> Result<(), EngineError> {
+        self.docker.build(name, context, tell).await
+    }
+    async fn snapshot(&self, sandbox: &SandboxId) -> Result<String, EngineError> {
+        self.docker.snapshot(sandbox).await
+    }
+    async fn remove_image(&self, name: &str) -> Result<(), EngineError> {
+        self.docker.remove_image(name).await
+    }
+    async fn places(&self, name: &str) -> Result<Places, EngineError> {
+        self.docker.places(name).await
+    }
+    fn inside(&self, host: &std::path::Path, usual: &str) -> String {
+        self.docker.inside(host, usual)
+    }
+    async fn start(&self, sandbox: &SandboxId) -> Result<(), EngineError> {
+        self.docker.start(sandbox).await
+    }
+    async fn exec(&self, sandbox: &SandboxId, command: &ExecSpec) -> Result<ExecResult, EngineError> {
+        self.docker.exec(sandbox, command).await
+    }
+    async fn copy_in(&self, sandbox: &SandboxId, folder: &str, tar: Bytes) -> Result<(), EngineError> {
+        self.docker.copy_in(sandbox, folder, tar).await
+    }
+    async fn copy_out(&self, sandbox: &SandboxId, path: &str) -> Result<Bytes, EngineError> {
+        self.docker.copy_out(sandbox, path).await
+    }
+    async fn copy_out_to(&self, sandbox: &SandboxId, path: &str, file: &std::path::Path, limit: u64) -> Result<u64, EngineError> {
+        self.docker.copy_out_to(sandbox, path, file, limit).await
+    }
+    async fn logs(&self, sandbox: &SandboxId) -> Result<(Bytes, Bytes), EngineError> {
+        self.docker.logs(sandbox).await
+    }
+    async fn disk_used(&self, sandbox: &SandboxId) -> Result<Option<u64>, EngineError> {
+        self.docker.disk_used(sandbox).await
+    }
+    async fn ended(&self, sandbox: &SandboxId) -> Result<Option<SandboxEnd>, EngineError> {
+        self.docker.ended(sandbox).await
+    }
+    async fn remove(&self, sandbox: &SandboxId) -> Result<(), EngineError> {
+        self.docker.remove(sandbox).await
+    }
+    async fn sweep(&self) -> Result<usize, EngineError> {
+        self.docker.sweep().await
+    }
 }
 
 /// What the harness printed, once the sandbox has ended: only then has the engine all of it.

@@ -93,9 +93,10 @@ async fn a_policy_that_is_down_is_no_reward() {
     let config = bench.file("config.toml", "[policies.default]\nretry_s = 1\n");
     let task = verified(&bench, "true");
     let ended = bench.run(&words(&["--task", &task, "--config", &config])).await;
-    assert_eq!(ends(&ended), (Some(1), json!("harness_error"), Value::Null), "{ended:?}");
+    assert_eq!(ends(&ended), (Some(1), json!("infra_error"), Value::Null), "{ended:?}");
     let (id, _) = ended.rollout();
-    assert!(ended.stderr.contains(&id) && ended.stderr.contains("exit code 1"), "it says what went wrong: {}", ended.stderr);
+    let said = "its last model call failed: ";
+    assert!(ended.stderr.contains(&id) && ended.stderr.contains(said), "it says what went wrong: {}", ended.stderr);
     assert!(bench.artifact(&id, "stderr.log").contains("503"));
     let shown = bench.show(&id).await;
     assert_eq!(shown["calls"][0]["failure"]["kind"], "unavailable", "{:#}", shown["calls"][0]);

@@ -79,7 +79,7 @@ async fn codex_gives_up_soon_when_the_policy_is_down() {
     let task = task(&bench);
     let ended = bench.run(&["codex", "--task", &task, "--config", &config]).await;
     let (id, rollout) = ended.rollout();
-    let expected = json!({"harness": "codex", "task_id": "upper", "outcome": "harness_error", "reward": null,
+    let expected = json!({"harness": "codex", "task_id": "upper", "outcome": "infra_error", "reward": null,
         "calls": 3, "tokens": 0, "drift": 0});
     assert_eq!((ended.code, rollout), (Some(1), expected), "{ended:?}");
     let evidence: Value = serde_json::from_str(&bench.artifact(&id, "evidence.json")).unwrap();

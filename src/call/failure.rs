@@ -18,6 +18,8 @@ pub enum FailureKind {
     MethodNotAllowed,
     /// The rollout has ended.
     Ended,
+    /// The rollout has used up what its terms allow.
+    Capped,
     /// The body is larger than allowed.
     TooLarge,
     /// The prompt does not fit the model's window.
@@ -64,7 +66,7 @@ impl Failure {
         let status = match kind {
             FailureKind::Invalid | FailureKind::ContextOverflow | FailureKind::Refused => 400,
             FailureKind::Unauthorized => 401,
-            FailureKind::Forbidden => 403,
+            FailureKind::Forbidden | FailureKind::Capped => 403,
             FailureKind::NotFound => 404,
             FailureKind::MethodNotAllowed => 405,
             FailureKind::Ended => 409,
@@ -87,6 +89,31 @@ impl Failure {
     pub fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self { param: Some(param.into()), ..Self::new(FailureKind::Invalid, message) }
     }
+
+    /// Whether neither client nor model could help it: the policy's server or Gleaner itself was in trouble.
+    #[must_use]
+    pub fn is_infrastructure(&self) -> bool {
+        match self.kind {
+            FailureKind::RateLimited
+            | FailureKind::Unavailable
+            | FailureKind::TimedOut
+            | FailureKind::Cut
+            | FailureKind::NotRecorded
+            | FailureKind::Draining => true,
+            FailureKind::Invalid
+            | FailureKind::Unauthorized
+            | FailureKind::Forbidden
+            | FailureKind::NotFound
+            | FailureKind::MethodNotAllowed
+            | FailureKind::Ended
+            | FailureKind::Capped
+            | FailureKind::TooLarge
+            | FailureKind::ContextOverflow
+            | FailureKind::UpgradeRequired
+            | FailureKind::Refused
+            | FailureKind::Cancelled => false,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -99,6 +126,7 @@ mod tests {
             (FailureKind::Invalid, 400, None),
             (FailureKind::ContextOverflow, 400, None),
             (FailureKind::Unauthorized, 401, None),
+            (FailureKind::Capped, 403, None),
             (FailureKind::TooLarge, 413, None),
             (FailureKind::UpgradeRequired, 426, None),
             (FailureKind::RateLimited, 429, Some(1)),

@@ -18,6 +18,7 @@ use crate::record::Recorder;
 use crate::store::{self, Store};
 
 use super::Stop;
+use super::list::named;
 
 /// Where rollouts are kept.
 #[derive(clap::Args)]
@@ -43,7 +44,7 @@ pub(super) struct PolicyArgs {
 #[derive(clap::Args)]
 pub(super) struct EngineArgs {
     /// What runs harnesses: docker, or process (plain processes of this user, WITHOUT ISOLATION) [default: docker]
-    #[arg(long, value_name = "ENGINE", env = "GLEANER_ENGINE")]
+    #[arg(long, value_name = "ENGINE", env = "GLEANER_ENGINE", value_parser = named::<EngineKind>)]
     engine: Option<EngineKind>,
 }
 
@@ -79,15 +80,20 @@ impl StoreArgs {
 impl PolicyArgs {
     /// Puts the flags into the config.
     pub fn apply(&self, config: &mut Config) -> Result<(), Stop> {
-        if let Some(url) = &self.policy {
-            config.set_policy_url(url.clone());
-        }
+        self.name(config);
         if config.policies.is_empty() {
             let help =
                 "no policy is named; give the model server's address with --policy URL, or a config file with [policies.default]";
             return Err(Stop::Usage(anyhow::anyhow!(help)));
         }
         Ok(())
+    }
+
+    /// Puts the flags into the config, which may name no policy at all.
+    pub fn name(&self, config: &mut Config) {
+        if let Some(url) = &self.policy {
+            config.set_policy_url(url.clone());
+        }
     }
 }
 

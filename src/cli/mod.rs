@@ -4,6 +4,7 @@ mod assemble;
 mod audit;
 mod batch;
 mod check;
+mod doctor;
 mod engine;
 mod export;
 mod filter;
@@ -106,6 +107,17 @@ enum Command {
         #[command(flatten)]
         args: store::Args,
     },
+    /// Look at engine, limits, disks, images, store and policies, and say what to fix.
+    Doctor {
+        #[command(flatten)]
+        store: StoreArgs,
+        #[command(flatten)]
+        policy: PolicyArgs,
+        #[command(flatten)]
+        engine: EngineArgs,
+        #[command(flatten)]
+        args: doctor::Args,
+    },
     /// List harnesses, build a harness's payload, or check harnesses against a scripted policy.
     Harness {
         #[command(flatten)]
@@ -152,6 +164,7 @@ async fn run_command(command: Command) -> Result<ExitCode, Stop> {
         Command::Run { store, policy, engine, args } => runner::run(&store, &policy, &engine, args).await,
         Command::Batch { store, policy, engine, args } => runner::batch(&store, &policy, &engine, args).await,
         Command::Harness { store, args } => runner::harness(&store, args).await,
+        Command::Doctor { store, policy, engine, args } => doctor::run(&store, &policy, &engine, &args).await,
         Command::Store { store, args } => {
             let config = store.config()?;
             store::run(args, store.open().await?.as_ref(), &|policy| config.trained(policy)).await

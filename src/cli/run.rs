@@ -45,6 +45,12 @@ pub(super) struct How {
     /// Seconds that the harness may take, before the task's own; building payloads and images is not counted
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
+    /// Calls to the model that each rollout may make; then its harness is ended, and it is truncated
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max_calls: Option<u64>,
+    /// Tokens that each rollout may sample: no call begins once so many were
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max_tokens: Option<u64>,
     /// Harnesses at once; as many rollouts again may be prepared, verified and cleared away meanwhile
     #[arg(long, value_name = "N", value_parser = positive)]
     concurrency: Option<usize>,
@@ -84,6 +90,8 @@ impl How {
             attempts: self.attempts,
             image: self.image.clone(),
             timeout_s: self.timeout,
+            max_calls: self.max_calls,
+            max_tokens: self.max_tokens,
             policy: None,
             purpose: None,
             only: Vec::new(),

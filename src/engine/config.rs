@@ -1,7 +1,5 @@
 //! The `[engine]` section.
 
-use std::str::FromStr;
-
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Limits;
@@ -15,18 +13,6 @@ pub enum EngineKind {
     Docker,
     /// Plain processes of this user, without isolation.
     Process,
-}
-
-impl FromStr for EngineKind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "docker" => Ok(Self::Docker),
-            "process" => Ok(Self::Process),
-            _ => Err("it must be docker or process".to_owned()),
-        }
-    }
 }
 
 /// Which engine runs sandboxes, and what each may use.
@@ -43,6 +29,11 @@ pub struct EngineConfig {
     pub memory: u64,
     /// Processes and threads of each sandbox.
     pub pids: u32,
+    /// Of its own files, each sandbox: bytes, or `"10g"`. Memory file systems (`/tmp` and HOME) are bounded by its memory.
+    #[serde(deserialize_with = "memory")]
+    pub disk: u64,
+    /// Before the first run on an engine, and once a day, a harness tries to get out of a sandbox; nothing is run if it can.
+    pub self_test: bool,
     /// Sandboxes that are started at the same time; the engine itself does them one by one.
     pub parallel_starts: usize,
     /// The image of tasks that name none, made if it is missing; Python payloads are built in it too.
@@ -57,6 +48,8 @@ impl Default for EngineConfig {
             cpus: 2.0,
             memory: 2 << 30,
             pids: 512,
+            disk: 16 << 30,
+            self_test: true,
             parallel_starts: 4,
             base_image: super::base_image::DEFAULT.to_owned(),
         }
@@ -67,7 +60,7 @@ impl EngineConfig {
     /// What a sandbox may use if its task says nothing else.
     #[must_use]
     pub fn limits(&self) -> Limits {
-        Limits { cpus: self.cpus, memory_bytes: self.memory, pids: self.pids, disk_bytes: None }
+        Limits { cpus: self.cpus, memory_bytes: self.memory, pids: self.pids, disk_bytes: Some(self.disk) }
     }
 }
 
@@ -84,7 +77,7 @@ fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     };
     // Docker refuses less than 6 MiB; said here it names the option.
     amount.filter(|bytes| *bytes >= 6 << 20).ok_or_else(|| {
-        serde::de::Error::custom("memory must be at least 6 MiB: a number of bytes, or one with k, m or g, as in \"2g\"")
+        serde::de::Error::custom("it must be at least 6 MiB: a number of bytes, or one with k, m or g, as in \"2g\"")
     })
 }
 

@@ -1,29 +1,30 @@
 //! Docker, or what speaks its API (Podman).
 
-mod enter;
+mod build;
+mod disk;
 mod exec;
 mod image;
+mod look;
+mod patience;
+mod read;
 mod sandbox;
+mod snapshot;
 mod sweep;
 
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bollard::errors::Error;
-use bollard::query_parameters::{
-    DownloadFromContainerOptionsBuilder, LogsOptionsBuilder, RemoveContainerOptionsBuilder, UploadToContainerOptionsBuilder,
-};
-use bytes::{Bytes, BytesMut};
-use futures::{StreamExt, TryStreamExt};
+use bollard::query_parameters::{RemoveContainerOptionsBuilder, RemoveImageOptionsBuilder, UploadToContainerOptionsBuilder};
+use bytes::Bytes;
 use tokio::sync::Semaphore;
 
 use super::{
-    Engine, EngineConfig, EngineError, ExecResult, ExecSpec, ImageFacts, IsAlive, Places, SandboxEnd, SandboxId, SandboxSpec,
-    base_image,
+    Engine, EngineConfig, EngineError, ExecResult, ExecSpec, Finding, ImageFacts, IsAlive, Places, SandboxEnd, SandboxId,
+    SandboxSpec, Tell, base_image,
 };
+use patience::{LONG, SHORT, patiently, within};
 
 /// Where the model answers in a container: each has a loopback of its own.
 const LISTEN: &str = "127.0.0.1:8080";
@@ -36,14 +37,12 @@ pub struct Docker {
     is_alive: IsAlive,
     /// The engine does starts one by one; more at once only make each slower, until they time out.
     starts: Semaphore,
-    /// It was seen that this engine can't run privileged commands; see `enter`.
-    cannot_privilege: AtomicBool,
+    owned: snapshot::Owned,
+    disk: disk::Disk,
+    self_test: bool,
 }
 
 impl Docker {
-    /// What `copy_out` brings at most, in bytes.
-    const COPY_LIMIT: usize = 1 << 30;
-
     /// Connects, and agrees on an API version. Sandboxes are labelled with `process_id`; those of processes that
     /// `is_alive` denies are what [`Engine::sweep`] removes.
     ///
@@ -55,8 +54,16 @@ impl Docker {
         let unreachable = |error: Error| EngineError::Unreachable { at: at.clone(), why: error.to_string() };
         let api = bollard::Docker::connect_with_host(&at).map_err(unreachable)?;
         let api = api.negotiate_version().await.map_err(unreachable)?;
-        let starts = Semaphore::new(config.parallel_starts.max(1));
-        Ok(Self { api, at, process_id: process_id.to_owned(), is_alive, starts, cannot_privilege: AtomicBool::new(false) })
+        Ok(Self {
+            api,
+            at,
+            process_id: process_id.to_owned(),
+            is_alive,
+            starts: Semaphore::new(config.parallel_starts.max(1)),
+            owned: snapshot::Owned::default(),
+            disk: disk::Disk::default(),
+            self_test: config.self_test,
+        })
     }
 }
 
@@ -79,6 +86,20 @@ impl Engine for Docker {
         }
     }
 
+    async fn look(&self) -> Vec<Finding> {
+        look::look(self).await
+    }
+
+    async fn isolation(&self) -> Result<Option<String>, EngineError> {
+        if !self.self_test {
+            return Ok(None);
+        }
+        let info = patiently(|| self.api.info()).await.map_err(failed("ask the engine of itself".to_owned()))?;
+        let security = info.security_options.unwrap_or_default().join(" ");
+        let parts = [info.id, info.server_version, info.kernel_version, info.default_runtime, Some(security)];
+        Ok(Some(parts.map(Option::unwrap_or_default).join("\n")))
+    }
+
     async fn image(&self, name: &str) -> Result<Option<ImageFacts>, EngineError> {
         image::facts(&self.api, name).await
     }
@@ -87,17 +108,20 @@ impl Engine for Docker {
         base_image::ensure(self, name).await
     }
 
-    async fn build(&self, name: &str, context: Bytes, tell: &(dyn Fn(&str) + Send + Sync)) -> Result<(), EngineError> {
-        let _ = (context, tell);
-        Err(EngineError::Failed { doing: format!("build image {name}"), why: "not yet".to_owned() })
+    async fn build(&self, name: &str, context: Bytes, tell: Tell<'_>) -> Result<(), EngineError> {
+        build::build(&self.api, name, context, tell).await
     }
 
     async fn snapshot(&self, sandbox: &SandboxId) -> Result<String, EngineError> {
-        Err(EngineError::Failed { doing: format!("keep sandbox {} as an image", sandbox.0), why: "not yet".to_owned() })
+        snapshot::of_sandbox(self, sandbox).await
     }
 
     async fn remove_image(&self, name: &str) -> Result<(), EngineError> {
-        Err(EngineError::Failed { doing: format!("remove image {name}"), why: "not yet".to_owned() })
+        let options = RemoveImageOptionsBuilder::new().build();
+        match patiently(|| self.api.remove_image(name, Some(options.clone()), None)).await {
+            Ok(_) | Err(Error::DockerResponseServerError { status_code: 404, .. }) => Ok(()),
+            Err(error) => Err(failed(format!("remove image {name}"))(error)),
+        }
     }
 
     async fn places(&self, _name: &str) -> Result<Places, EngineError> {
@@ -116,62 +140,47 @@ impl Engine for Docker {
     }
 
     async fn create(&self, spec: &SandboxSpec) -> Result<SandboxId, EngineError> {
-        sandbox::create(&self.api, spec, &self.process_id).await
+        let image = self.owned.image(self, spec).await?;
+        match sandbox::create(self, &image, spec).await {
+            Err(EngineError::NoImage(_)) if image != spec.image => {
+                self.owned.forget(&image);
+                sandbox::create(self, &self.owned.image(self, spec).await?, spec).await
+            }
+            other => other,
+        }
     }
 
     async fn start(&self, sandbox: &SandboxId) -> Result<(), EngineError> {
-        let failed = failed(format!("start sandbox {}", sandbox.0));
         // The semaphore is never closed; if it were, an unbounded start would be no harm.
         let _permit = self.starts.acquire().await.ok();
-        self.api.start_container(&sandbox.0, None).await.map_err(failed)
+        within(SHORT, || format!("start sandbox {}", sandbox.0), self.api.start_container(&sandbox.0, None)).await
     }
 
     async fn exec(&self, sandbox: &SandboxId, command: &ExecSpec) -> Result<ExecResult, EngineError> {
-        if !command.privileged {
-            return exec::exec(&self.api, sandbox, command).await;
-        }
-        if !self.cannot_privilege.load(Relaxed) {
-            let result = exec::exec(&self.api, sandbox, command).await?;
-            // The runtime's own words; nothing of the command ran.
-            if !(result.exit_code == 126 && String::from_utf8_lossy(&result.stdout).contains("unable to apply caps")) {
-                return Ok(result);
-            }
-            self.cannot_privilege.store(true, Relaxed);
-        }
-        let _permit = self.starts.acquire().await.ok();
-        enter::run(&self.api, sandbox, command).await
+        exec::exec(&self.api, sandbox, command).await
     }
 
     async fn copy_in(&self, sandbox: &SandboxId, folder: &str, tar: Bytes) -> Result<(), EngineError> {
         let options = UploadToContainerOptionsBuilder::new().path(folder).build();
-        let failed = failed(format!("copy files into {folder} of sandbox {}", sandbox.0));
-        self.api.upload_to_container(&sandbox.0, Some(options), bollard::body_full(tar)).await.map_err(failed)
+        let doing = || format!("copy files into {folder} of sandbox {}", sandbox.0);
+        let api = self.api.clone().with_timeout(LONG);
+        within(LONG, doing, api.upload_to_container(&sandbox.0, Some(options), bollard::body_full(tar))).await
     }
 
     async fn copy_out(&self, sandbox: &SandboxId, path: &str) -> Result<Bytes, EngineError> {
-        let options = DownloadFromContainerOptionsBuilder::new().path(path).build();
-        let doing = format!("copy {path} out of sandbox {}", sandbox.0);
-        let mut chunks = self.api.download_from_container(&sandbox.0, Some(options));
-        let mut tar = BytesMut::new();
-        while let Some(chunk) = chunks.try_next().await.map_err(failed(doing.clone()))? {
-            if tar.len() + chunk.len() > Self::COPY_LIMIT {
-                return Err(EngineError::Failed { doing, why: format!("it has more than {} bytes", Self::COPY_LIMIT) });
-            }
-            tar.extend_from_slice(&chunk);
-        }
-        Ok(tar.freeze())
+        read::copy_out(&self.api, sandbox, path).await
+    }
+
+    async fn copy_out_to(&self, sandbox: &SandboxId, path: &str, file: &Path, limit: u64) -> Result<u64, EngineError> {
+        read::copy_out_to(&self.api, sandbox, path, file, limit).await
     }
 
     async fn logs(&self, sandbox: &SandboxId) -> Result<(Bytes, Bytes), EngineError> {
-        let options = LogsOptionsBuilder::new().stdout(true).stderr(true).build();
-        let mut lines = self.api.logs(&sandbox.0, Some(options));
-        let (mut stdout, mut stderr) = (BytesMut::new(), BytesMut::new());
-        while let Some(line) = lines.next().await {
-            exec::sort(line.map_err(failed(format!("read the logs of sandbox {}", sandbox.0)))?, |is_error, bytes| {
-                (if is_error { &mut stderr } else { &mut stdout }).extend_from_slice(bytes);
-            });
-        }
-        Ok((stdout.freeze(), stderr.freeze()))
+        read::logs(&self.api, sandbox).await
+    }
+
+    async fn disk_used(&self, sandbox: &SandboxId) -> Result<Option<u64>, EngineError> {
+        self.disk.used(&self.api, sandbox).await
     }
 
     async fn ended(&self, sandbox: &SandboxId) -> Result<Option<SandboxEnd>, EngineError> {
@@ -181,7 +190,7 @@ impl Engine for Docker {
     async fn remove(&self, sandbox: &SandboxId) -> Result<(), EngineError> {
         // With the volumes that its image declares. The exit state is not needed any more: `ended` was asked before.
         let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
-        match self.api.remove_container(&sandbox.0, Some(options)).await {
+        match patiently(|| self.api.remove_container(&sandbox.0, Some(options.clone()))).await {
             // Gone, or somebody is at it.
             Err(Error::DockerResponseServerError { status_code: 404 | 409, .. }) => Ok(()),
             other => other.map_err(failed(format!("remove sandbox {}", sandbox.0))),
@@ -190,9 +199,15 @@ impl Engine for Docker {
 
     async fn sweep(&self) -> Result<usize, EngineError> {
         let mut removed = 0;
-        for sandbox in sweep::leftovers(&self.api, &self.process_id, &*self.is_alive).await? {
+        for sandbox in sweep::sandboxes(&self.api, &self.process_id, &*self.is_alive).await? {
             self.remove(&sandbox).await?;
             removed += 1;
+        }
+        for image in sweep::images(&self.api, &self.process_id, &*self.is_alive).await? {
+            // One that a container is of is somebody's yet.
+            if let Err(error) = self.remove_image(&image).await {
+                tracing::debug!(%error, "left an image alone");
+            }
         }
         Ok(removed)
     }
@@ -200,11 +215,19 @@ impl Engine for Docker {
 
 /// What was being done when the engine refused.
 fn failed(doing: String) -> impl FnOnce(Error) -> EngineError {
-    move |error| {
-        let why = match error {
-            Error::DockerResponseServerError { message, .. } => message,
-            other => other.to_string(),
-        };
-        EngineError::Failed { doing, why }
+    move |error| EngineError::Failed { doing, why: reason(error) }
+}
+
+fn stuck(doing: String, time: Duration) -> EngineError {
+    EngineError::Failed { doing, why: format!("the engine did not answer within {} s", time.as_secs()) }
+}
+
+/// Why the engine refused, in its own words.
+fn reason(error: Error) -> String {
+    match error {
+        Error::DockerResponseServerError { message, .. } => message,
+        Error::DockerStreamError { error } => error,
+        Error::RequestTimeoutError => "the engine did not answer in time".to_owned(),
+        other => other.to_string(),
     }
 }

@@ -3,6 +3,7 @@
 pub mod base_image;
 mod config;
 mod docker;
+mod finding;
 mod output;
 pub mod owner;
 mod process;
@@ -15,6 +16,7 @@ use bytes::Bytes;
 
 pub use config::{EngineConfig, EngineKind};
 pub use docker::Docker;
+pub use finding::{Finding, Health};
 pub use process::Process;
 
 /// Says whether the Gleaner process of that id lives.
@@ -36,6 +38,13 @@ pub trait Engine: Send + Sync {
     /// Says why it doesn't.
     async fn ready(&self) -> Result<(), EngineError>;
 
+    /// What it is and what it can, for people who look why something does not work.
+    async fn look(&self) -> Vec<Finding>;
+
+    /// What the isolation of its sandboxes depends on: where that is another, they are tested anew before the first run. `None` where
+    /// there is none, or none is to be tested.
+    async fn isolation(&self) -> Result<Option<String>, EngineError>;
+
     /// What is to be known of an image, or `None` if the engine does not have it.
     async fn image(&self, name: &str) -> Result<Option<ImageFacts>, EngineError>;
 
@@ -49,10 +58,11 @@ pub trait Engine: Send + Sync {
     ///
     /// # Errors
     /// If the build fails (its last lines are in the error), or this engine has no images.
-    async fn build(&self, name: &str, context: Bytes, tell: &(dyn Fn(&str) + Send + Sync)) -> Result<(), EngineError>;
+    async fn build(&self, name: &str, context: Bytes, tell: Tell<'_>) -> Result<(), EngineError>;
 
     /// Keeps the files of a sandbox, as they are now, as an image of its own; gives its name. What lies in memory file systems and
-    /// mounts is not in it. [`Engine::sweep`] removes those that dead processes left.
+    /// mounts is not in it, nor is what the sandbox's environment adds to its image's. [`Engine::sweep`] removes those that dead
+    /// processes left.
     async fn snapshot(&self, sandbox: &SandboxId) -> Result<String, EngineError>;
 
     /// Removes an image that [`Engine::snapshot`] made.
@@ -67,7 +77,7 @@ pub trait Engine: Send + Sync {
     /// How a file or folder of the host is named in a sandbox that has it mounted at `usual`.
     fn inside(&self, host: &Path, usual: &str) -> String;
 
-    /// Creates a sandbox, not started.
+    /// Creates a sandbox, not started. If it fails, there is none.
     async fn create(&self, spec: &SandboxSpec) -> Result<SandboxId, EngineError>;
 
     /// Starts it: its init runs from now on.
@@ -80,10 +90,23 @@ pub trait Engine: Send + Sync {
     async fn copy_in(&self, sandbox: &SandboxId, folder: &str, tar: Bytes) -> Result<(), EngineError>;
 
     /// A file or folder of the sandbox as a tar archive. Not for what lies in memory file systems: `exec` reads that.
+    ///
+    /// # Errors
+    /// If there is none, or it is too large to be held in memory.
     async fn copy_out(&self, sandbox: &SandboxId, path: &str) -> Result<Bytes, EngineError>;
 
-    /// What its init and harness have printed: standard output, then standard error.
+    /// The same into a file of the host, made anew, of at most `limit` bytes; gives how many it has.
+    ///
+    /// # Errors
+    /// If there is more. The file then holds the beginning.
+    async fn copy_out_to(&self, sandbox: &SandboxId, path: &str, file: &Path, limit: u64) -> Result<u64, EngineError>;
+
+    /// The end of what its init and harness have printed, bounded: standard output, then standard error.
     async fn logs(&self, sandbox: &SandboxId) -> Result<(Bytes, Bytes), EngineError>;
+
+    /// Bytes on the disk that a sandbox has used, where the engine does not bound them by itself; `None` where it does. It looks at
+    /// all its files: not to be asked without pause.
+    async fn disk_used(&self, sandbox: &SandboxId) -> Result<Option<u64>, EngineError>;
 
     /// How a sandbox that ended did so; `None` while it runs.
     async fn ended(&self, sandbox: &SandboxId) -> Result<Option<SandboxEnd>, EngineError>;
@@ -95,6 +118,9 @@ pub trait Engine: Send + Sync {
     async fn sweep(&self) -> Result<usize, EngineError>;
 }
 
+/// Gets each line that is printed. (A name of its own: `async_trait` would take the line's lifetime for the call's.)
+pub type Tell<'a> = &'a (dyn Fn(&str) + Send + Sync);
+
 /// The engine's own name for a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SandboxId(pub String);
@@ -105,6 +131,14 @@ pub struct ImageFacts {
     pub id: String,
     pub workdir: Option<String>,
     pub env: Vec<(String, String)>,
+}
+
+impl ImageFacts {
+    /// This very image, whatever its name stands for by now.
+    #[must_use]
+    pub fn pinned<'a>(&'a self, name: &'a str) -> &'a str {
+        if self.id.starts_with("sha256:") { &self.id } else { name }
+    }
 }
 
 /// Where a sandbox has what every sandbox has, as seen from inside.
@@ -129,9 +163,13 @@ pub struct SandboxSpec {
     /// A name for people, unique.
     pub name: String,
     pub image: String,
+    /// Our own helper, which is mounted there, and its arguments.
     pub command: Vec<String>,
     pub env: Vec<(String, String)>,
+    /// Made if it is missing.
     pub workdir: String,
+    /// `workdir` is the user's, with all that the image has in it.
+    pub own_workdir: bool,
     /// `uid:gid`.
     pub user: String,
     /// Folders of the host, mounted.
@@ -192,8 +230,6 @@ pub struct ExecSpec {
     pub workdir: Option<String>,
     /// `uid:gid`; the sandbox's own user if `None`.
     pub user: Option<String>,
-    /// With all of root's capabilities: for our own helper only, never for a task's command.
-    pub privileged: bool,
     pub stdin: Bytes,
     pub timeout: Duration,
     /// Output past so many bytes is dropped, and said so.
@@ -221,8 +257,15 @@ pub struct SandboxEnd {
 pub enum EngineError {
     #[error("no container engine answers at {at} ({why}); start Docker, or install it: apt-get install docker.io")]
     Unreachable { at: String, why: String },
-    #[error("the engine has no image {0}; import or pull it first")]
+    #[error(
+        "the engine has no image {0}; get it by `docker pull {0}`, or import a root file system: `docker import ROOT.tar {0}`"
+    )]
     NoImage(String),
+    #[error(
+        "the engine has no image {image} and could not pull it ({why}); where its registry can't be reached, import a root file system: \
+         `docker import ROOT.tar {image}`"
+    )]
+    NotPulled { image: String, why: String },
     #[error("{doing}: {why}")]
     Failed { doing: String, why: String },
 }

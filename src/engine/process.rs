@@ -14,11 +14,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 use super::{
-    Engine, EngineConfig, EngineError, ExecResult, ExecSpec, ImageFacts, IsAlive, Network, Places, SandboxEnd, SandboxId,
-    SandboxSpec,
+    Engine, EngineConfig, EngineError, ExecResult, ExecSpec, Finding, ImageFacts, IsAlive, Network, Places, SandboxEnd,
+    SandboxId, SandboxSpec, Tell,
 };
 use folder::Folder;
 use spawn::Init;
@@ -37,6 +38,8 @@ pub struct Process {
     root: PathBuf,
     sandboxes: Mutex<HashMap<String, Sandbox>>,
     tasks: TaskTracker,
+    /// Looks at every process at the same time.
+    looks: Semaphore,
 }
 
 /// A sandbox, from its first to its last moment.
@@ -46,6 +49,8 @@ struct Sandbox {
     listener: Option<TcpListener>,
     spec: Option<Arc<SandboxSpec>>,
     init: Option<Arc<Init>>,
+    /// Commands that are not our own program's have run beside the init, and may have left something.
+    visited: bool,
 }
 
 impl Process {
@@ -69,6 +74,7 @@ impl Process {
             root: std::env::temp_dir(),
             sandboxes: Mutex::default(),
             tasks: TaskTracker::new(),
+            looks: Semaphore::new(2),
         })
     }
 
@@ -113,9 +119,18 @@ impl Engine for Process {
         false
     }
 
+    async fn isolation(&self) -> Result<Option<String>, EngineError> {
+        Ok(None)
+    }
+
     async fn ready(&self) -> Result<(), EngineError> {
         tracing::warn!("{}", Self::WARNING);
         Ok(())
+    }
+
+    async fn look(&self) -> Vec<Finding> {
+        let advice = "for tasks or models that you do not trust, and for images, use Docker (--engine docker)";
+        vec![Finding::warning("engine", Self::WARNING, advice)]
     }
 
     async fn ensure(&self, name: &str) -> Result<ImageFacts, EngineError> {
@@ -129,7 +144,7 @@ impl Engine for Process {
         Err(refused(format!("run in image {name}"), "the process engine has no images; use Docker (--engine docker)"))
     }
 
-    async fn build(&self, name: &str, _context: Bytes, _tell: &(dyn Fn(&str) + Send + Sync)) -> Result<(), EngineError> {
+    async fn build(&self, name: &str, _context: Bytes, _tell: Tell<'_>) -> Result<(), EngineError> {
         Err(refused(format!("build image {name}"), "the process engine has no images; use Docker (--engine docker)"))
     }
 
@@ -156,7 +171,7 @@ impl Engine for Process {
             bind: "fd:0".to_owned(),
             user: self.user,
         };
-        let sandbox = Sandbox { folder: Arc::new(folder), listener: Some(listener), spec: None, init: None };
+        let sandbox = Sandbox { folder: Arc::new(folder), listener: Some(listener), spec: None, init: None, visited: false };
         self.sandboxes().insert(name.to_owned(), sandbox);
         Ok(places)
     }
@@ -184,10 +199,13 @@ impl Engine for Process {
     }
 
     async fn exec(&self, sandbox: &SandboxId, command: &ExecSpec) -> Result<ExecResult, EngineError> {
-        let (folder, spec) = self.of(&sandbox.0, |one| Some((Arc::clone(&one.folder), one.spec.clone()?)))?;
+        let own = command.command.first().is_some_and(|program| Path::new(program) == self.helper);
+        let (folder, spec) = self.of(&sandbox.0, |one| {
+            one.visited |= !own;
+            Some((Arc::clone(&one.folder), one.spec.clone()?))
+        })?;
         let doing = || format!("run {} in sandbox {}", command.command.first().map_or("nothing", String::as_str), sandbox.0);
-        // Our helper, which may ask for root's powers, needs none over this user's own files.
-        if let Some(user) = command.user.as_ref().filter(|user| !command.privileged && !self.is_own(user)) {
+        if let Some(user) = command.user.as_ref().filter(|user| !self.is_own(user)) {
             return Err(refused(doing(), &format!("it is to run as user {user}; use Docker (--engine docker)")));
         }
         spawn::exec(&self.helper, &folder, &spec, command).await.map_err(failed(doing()))
@@ -207,6 +225,23 @@ impl Engine for Process {
         blocking(move || files::pack(&own, &source)).await.map_err(failed)
     }
 
+    async fn copy_out_to(&self, sandbox: &SandboxId, path: &str, file: &Path, limit: u64) -> Result<u64, EngineError> {
+        let tar = self.copy_out(sandbox, path).await?;
+        let doing = format!("copy {path} out of sandbox {} to {}", sandbox.0, file.display());
+        let length = tar.len() as u64;
+        let target = file.to_owned();
+        let kept = tar.slice(..tar.len().min(usize::try_from(limit).unwrap_or(usize::MAX)));
+        blocking(move || std::fs::write(target, kept)).await.map_err(failed(doing.clone()))?;
+        if length > limit {
+            return Err(refused(doing, &format!("it has more than {limit} bytes")));
+        }
+        Ok(length)
+    }
+
+    async fn disk_used(&self, _sandbox: &SandboxId) -> Result<Option<u64>, EngineError> {
+        Ok(None)
+    }
+
     async fn logs(&self, sandbox: &SandboxId) -> Result<(Bytes, Bytes), EngineError> {
         let init = self.of(&sandbox.0, |one| one.init.clone())?;
         let failed = failed(format!("read the logs of sandbox {}", sandbox.0));
@@ -220,12 +255,19 @@ impl Engine for Process {
     }
 
     async fn remove(&self, sandbox: &SandboxId) -> Result<(), EngineError> {
-        let Ok((folder, init)) = self.of(&sandbox.0, |one| Some((Arc::clone(&one.folder), one.init.clone()))) else {
-            return Ok(());
-        };
+        let found = self.of(&sandbox.0, |one| Some((Arc::clone(&one.folder), one.init.clone(), one.visited)));
+        let Ok((folder, init, visited)) = found else { return Ok(()) };
         let failed = |error| EngineError::Failed { doing: format!("remove sandbox {}", sandbox.0), why: format!("{error}") };
-        let init = init.filter(|init| init.exit_code().is_none()).map(|init| init.pid);
-        spawn::kill(&self.helper, &folder.mark(), init).await.map_err(failed)?;
+        let cleared = match &init {
+            Some(init) => init.ended_well().await,
+            None => true,
+        };
+        // To look at every process of the machine is dear, and only what is not below the init must be looked for.
+        if !cleared || visited {
+            let _permit = self.looks.acquire().await.ok();
+            let init = init.filter(|init| init.exit_code().is_none()).map(|init| init.pid);
+            spawn::kill(&self.helper, &folder.mark(), init).await.map_err(failed)?;
+        }
         blocking(move || folder.remove()).await.map_err(failed)?;
         self.sandboxes().remove(&sandbox.0);
         Ok(())

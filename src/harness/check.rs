@@ -94,6 +94,7 @@ impl Spec {
             workdir: "/work",
             payload: "/payload",
             timeout_s: 1,
+            context_window: None,
             rollout: "rollout",
         };
         let launch = |window: i64| {

@@ -40,6 +40,7 @@ impl Spec {
                 kind,
                 value: value.clone(),
             })?;
+            self.chosen.insert(name.clone());
         }
         Ok(self)
     }

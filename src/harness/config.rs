@@ -10,6 +10,10 @@ pub struct RolloutConfig {
     pub timeout_s: u64,
     /// Seconds that a verifier may take; one that takes longer gives reward 0.
     pub verify_timeout_s: u64,
+    /// Calls to the model that a rollout may make where neither user nor harness says so; foreign ones count.
+    pub max_calls: u64,
+    /// Tokens that a rollout may sample where neither user nor harness says so: no call begins once so many were.
+    pub max_tokens: u64,
     /// Harnesses at once. As many rollouts again may be prepared, verified and cleared away meanwhile.
     pub concurrency: usize,
     /// Tries of each rollout that ends for no fault of harness or model (`infra_error`).
@@ -27,6 +31,8 @@ impl Default for RolloutConfig {
         Self {
             timeout_s: 1_800,
             verify_timeout_s: 600,
+            max_calls: 500,
+            max_tokens: 1_000_000,
             concurrency: 2,
             attempts: 3,
             engine_wait_s: 300,

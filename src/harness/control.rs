@@ -1,4 +1,4 @@
-//! The host's side of the talk with a sandbox's init: `ready`, `go`, `started`, `exited`, `stop`, `hold`, `pass`, `mark`,
+//! The host's side of the talk with a sandbox's init: `ready`, `write`, `wrote`, `failed`, `go`, `started`, `exited`, `stop`, `hold`, `pass`, `mark`,
 //! a line each.
 
 use std::os::unix::fs::PermissionsExt as _;
@@ -57,6 +57,23 @@ impl Control {
         Self { lines: BufReader::new(reader).lines(), writer }
     }
 
+    /// Has the init write a file as the harness's user, before the harness starts. `mode` is octal.
+    ///
+    /// # Errors
+    /// If the init is gone, or could not write it.
+    pub async fn write(&mut self, path: &str, mode: &str, content: &[u8]) -> std::io::Result<()> {
+        if path.contains('\n') {
+            return Err(std::io::Error::other(format!("a path with a line's end in it: {path:?}")));
+        }
+        self.writer.write_all(format!("write {mode} {} {path}\n", content.len()).as_bytes()).await?;
+        self.writer.write_all(content).await?;
+        match self.next().await? {
+            Message::Wrote => Ok(()),
+            Message::Failed(why) => Err(std::io::Error::other(why)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Lets the harness go.
     ///
     /// # Errors
@@ -69,7 +86,6 @@ impl Control {
     ///
     /// # Errors
     /// If the init is gone.
-    #[expect(dead_code, reason = "the next step calls it")]
     pub async fn stop(&mut self) -> std::io::Result<()> {
         self.writer.write_all(b"stop\n").await
     }
@@ -78,7 +94,6 @@ impl Control {
     ///
     /// # Errors
     /// If the init is gone.
-    #[expect(dead_code, reason = "the next step calls it")]
     pub async fn hold(&mut self, hold: bool) -> std::io::Result<()> {
         self.writer.write_all(if hold { b"hold\n" } else { b"pass\n" }).await
     }
@@ -116,13 +131,18 @@ impl Control {
 #[derive(Clone, Debug, PartialEq)]
 enum Message {
     Ready,
+    Wrote,
+    Failed(String),
     Started,
+    /// Somebody other than the host wants the sandbox to end.
+    Terminated,
     Exited(Exit),
     Other(String),
 }
 
 fn unexpected(message: &Message) -> std::io::Error {
     let said = match message {
+        Message::Terminated => return std::io::Error::other("the engine stopped the sandbox"),
         Message::Other(line) => line.clone(),
         other => format!("{other:?}"),
     };
@@ -130,24 +150,30 @@ fn unexpected(message: &Message) -> std::io::Error {
 }
 
 fn parse(line: &str) -> Message {
+    if let Some(why) = line.strip_prefix("failed ") {
+        return Message::Failed(why.to_owned());
+    }
     let mut words = line.split(' ');
     match words.next() {
         Some("ready") => Message::Ready,
+        Some("wrote") => Message::Wrote,
+        Some("terminated") => Message::Terminated,
         Some("started") => Message::Started,
         Some("exited") => exit(words).map_or_else(|| Message::Other(line.to_owned()), Message::Exited),
         _ => Message::Other(line.to_owned()),
     }
 }
 
-/// `code=N signal=N timed_out=0|1 ms=N`; of code and signal the one that is not there is `-` or left out.
+/// `code=N signal=N timed_out=0|1 [oom=1] ms=N`; of code and signal the one that is not there is `-` or left out.
 fn exit<'a>(words: impl Iterator<Item = &'a str>) -> Option<Exit> {
-    let mut exit = Exit { code: None, signal: None, timed_out: false, capped: None, ms: 0 };
+    let mut exit = Exit::default();
     for word in words {
         let (name, value) = word.split_once('=')?;
         match name {
             "code" => exit.code = value.parse().ok(),
             "signal" => exit.signal = value.parse().ok(),
             "timed_out" => exit.timed_out = value == "1",
+            "oom" => exit.out_of_memory = value == "1",
             "ms" => exit.ms = value.parse().ok()?,
             _ => {}
         }
@@ -166,12 +192,15 @@ mod tests {
 
     #[test]
     fn lines_of_the_init_are_understood() {
-        let well = Exit { code: Some(3), signal: None, timed_out: false, capped: None, ms: 12 };
+        let well = Exit { code: Some(3), ms: 12, ..Exit::default() };
         assert_eq!(parse("exited code=3 signal=0 timed_out=0 ms=12"), Message::Exited(well));
         // As a shell would say it, the code of a signal is 128 and more; it is no code of the harness's own.
-        let killed = Exit { code: None, signal: Some(9), timed_out: true, capped: None, ms: 7 };
+        let killed = Exit { signal: Some(9), timed_out: true, ms: 7, ..Exit::default() };
         assert_eq!(parse("exited code=137 signal=9 timed_out=1 ms=7"), Message::Exited(killed));
+        let full = Exit { timed_out: false, out_of_memory: true, ..killed };
+        assert_eq!(parse("exited code=137 signal=9 timed_out=0 oom=1 ms=7"), Message::Exited(full));
         assert_eq!((parse("ready"), parse("started 7")), (Message::Ready, Message::Started));
+        assert_eq!((parse("wrote"), parse("failed /a: no room")), (Message::Wrote, Message::Failed("/a: no room".to_owned())));
         assert_eq!(parse("exited soon"), Message::Other("exited soon".to_owned()));
     }
 
@@ -185,7 +214,7 @@ mod tests {
         let mut control = listener.ready().await.unwrap();
         assert!(!path.exists());
         control.go().await.unwrap();
-        assert_eq!(control.exited().await.unwrap(), Exit { code: Some(0), signal: None, timed_out: false, capped: None, ms: 1 });
+        assert_eq!(control.exited().await.unwrap(), Exit { code: Some(0), ms: 1, ..Exit::default() });
         control.mark("7f").await.unwrap();
         let mut heard = [0; 11];
         init.read_exact(&mut heard).await.unwrap();

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use async_trait::async_trait;
+use serde::Serialize;
 
 use super::run::Cap;
+use crate::call::Failure;
 use crate::ids::RolloutId;
 use crate::store::{Finish, NewRollout, Reward, Rollout};
 
@@ -18,6 +20,19 @@ pub struct Terms {
     pub max_calls: Option<u64>,
     /// Tokens that it may sample: no call begins once so many were.
     pub max_tokens: Option<u64>,
+}
+
+/// What a rollout's model calls came to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Served {
+    /// Calls begun.
+    pub begun: u64,
+    /// Calls that got their reply whole.
+    pub answered: u64,
+    /// Calls refused because the terms were used up. Only the first of them is recorded.
+    pub refused: u64,
+    /// Why the last call got no reply, if it got none. Calls that the harness itself broke off don't count, nor refused ones.
+    pub failed: Option<Failure>,
 }
 
 /// The model as the runner's rollouts reach it, and where their records are kept.
@@ -40,8 +55,9 @@ pub trait ModelEndpoint: Send + Sync {
     /// if `None`) says; `None` if it does not.
     async fn window(&self, policy: Option<&str>) -> Option<u64>;
 
-    /// Takes no more calls: those in flight are cancelled, the socket is closed. The rollout stays open for its verdict.
-    async fn seal(&self, rollout: RolloutId);
+    /// Takes no more calls: those in flight are cancelled, the socket is closed. The rollout stays open for its verdict. Gives what
+    /// its calls came to.
+    async fn seal(&self, rollout: RolloutId) -> Served;
 
     /// Keeps a reward.
     async fn reward(&self, reward: Reward) -> anyhow::Result<()>;

@@ -57,8 +57,20 @@ mod tests {
     fn order(harness: &str, task: Task) -> Order {
         let harness: Harness = Catalog::load(None).unwrap().get(harness).unwrap().clone();
         let spec = harness.spec.clone();
-        let choice = HarnessChoice { harness: spec.name.clone(), wire: None, set: BTreeMap::new() };
-        Order { harness, spec, choice, task, samples: 1, image: None, timeout: None, policy: None, purpose: None }
+        let choice = HarnessChoice { harness: harness.spec.name.clone(), wire: None, set: BTreeMap::new() };
+        Order {
+            harness,
+            spec,
+            choice,
+            task,
+            samples: 1,
+            image: None,
+            timeout: None,
+            max_calls: None,
+            max_tokens: None,
+            policy: None,
+            purpose: None,
+        }
     }
 
     fn why(task: Task) -> Option<String> {

@@ -13,6 +13,7 @@ mod driver;
 mod endpoint;
 mod fit;
 pub mod helper;
+pub mod isolation;
 mod outcome;
 mod output;
 mod patience;
@@ -43,11 +44,12 @@ pub use catalog::{Catalog, Harness};
 pub use check::CheckSpec;
 pub use choice::Choice;
 pub use config::RolloutConfig;
-pub use endpoint::{ModelEndpoint, Terms};
+pub use endpoint::{ModelEndpoint, Served, Terms};
 pub use fit::fits;
 pub use outcome::matches_pattern;
 pub use payload::{Builder, PAYLOAD, PayloadError};
 pub use plan::{HarnessChoice, Plan, PlanError, Tasks};
+pub use sockets::try_out as try_sockets;
 pub use task::{Task, TaskError, TaskImage};
 
 /// Where rollouts run and what they have there.
@@ -86,6 +88,10 @@ pub struct Order {
     pub image: Option<String>,
     /// Before the task's.
     pub timeout: Option<Duration>,
+    /// Calls that each rollout may make, before the harness's own bound.
+    pub max_calls: Option<u64>,
+    /// Tokens that each rollout may sample, before the harness's own bound.
+    pub max_tokens: Option<u64>,
     /// The policy that answers; the one that calls go to by themselves if `None`.
     pub policy: Option<String>,
     /// Training if `None`.
@@ -192,8 +198,18 @@ async fn prepare<'a>(stage: &Stage<'_>, order: &'a Order, group: &str, helper: P
     let payload = builder.ready(&order.harness).await?;
     let by_task = order.task.needs.timeout_s.or(order.spec.run.timeout_s).map(Duration::from_secs);
     let timeout = order.timeout.or(by_task).unwrap_or(Duration::from_secs(stage.config.timeout_s));
-    let limits = limits(stage.limits, &order.task.needs);
-    Ok(Prepared { order, image, facts, payload, helper, group: group.to_owned(), timeout, limits })
+    let (limits, terms) = (limits(stage.limits, &order.task.needs), terms(&stage.config, order));
+    Ok(Prepared { order, image, facts, payload, helper, group: group.to_owned(), timeout, limits, terms })
+}
+
+/// On which terms an order's model calls are served: as its user says, else its harness, else the config.
+fn terms(config: &RolloutConfig, order: &Order) -> Terms {
+    let run = &order.spec.run;
+    Terms {
+        signature: order.spec.signature.clone(),
+        max_calls: order.max_calls.or(run.max_calls).or(Some(config.max_calls)),
+        max_tokens: order.max_tokens.or(run.max_tokens).or(Some(config.max_tokens)),
+    }
 }
 
 /// What a sandbox may use: as its task says, else as the config does.

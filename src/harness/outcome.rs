@@ -5,6 +5,9 @@ use serde_json::{Map, Value};
 use super::run::Exit;
 use super::spec::{Meaning, OutcomeRule, OutcomeSpec, ResultForm};
 
+/// How many bytes of a harness's own words are repeated.
+const WORDS: usize = 300;
+
 /// What a harness's result says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
@@ -43,6 +46,21 @@ impl Printed {
             _ => return None,
         })
     }
+}
+
+/// What a result says in words: the longest of its texts, in one line.
+#[must_use]
+pub fn words(reading: &Reading) -> Option<String> {
+    let longest = reading.detail.values().filter_map(Value::as_str).max_by_key(|text| text.len())?;
+    last_line(longest.as_bytes())
+}
+
+/// The last line of an output that says something, cut where it is long.
+#[must_use]
+pub fn last_line(output: &[u8]) -> Option<String> {
+    let line = output.trim_ascii().rsplit(|byte| *byte == b'\n').next()?.trim_ascii();
+    let line: String = String::from_utf8_lossy(&line[..line.len().min(WORDS)]).into_owned();
+    (!line.is_empty()).then_some(line)
 }
 
 /// Reads a result. `None` if it has nothing that a rule fits.
@@ -149,6 +167,15 @@ mod tests {
     }
 
     #[test]
+    fn words_are_one_line_and_the_longest_text() {
+        let spec = &Catalog::load(None).unwrap().get("codex").unwrap().spec.outcome.clone();
+        let said = r#"{"type":"turn.failed","error":{"message":"first\nstream disconnected\n"}}"#;
+        assert_eq!(words(&read(spec, said.as_bytes()).unwrap()).as_deref(), Some("stream disconnected"));
+        assert_eq!(last_line(b"one\n two \n\n").as_deref(), Some("two"));
+        assert_eq!((last_line(b" \n"), last_line(&[b'x'; 5_000]).unwrap().len()), (None, WORDS));
+    }
+
+    #[test]
     fn the_trajectory_of_mini_decides() {
         let says = |status: &str| outcome("mini-swe-agent", &format!("{{\"info\":{{\"exit_status\":\"{status}\"}}}}"));
         assert_eq!(says("Submitted"), Some(Meaning::Completed));
@@ -233,7 +260,7 @@ mod tests {
     fn an_exit_code_counts_where_there_is_no_result() {
         let catalog = Catalog::load(None).unwrap();
         let outcome = &catalog.get("qwen-code").unwrap().spec.outcome;
-        let exit = |code| Exit { code: Some(code), signal: None, timed_out: false, capped: None, ms: 1 };
+        let exit = |code| Exit { code: Some(code), ms: 1, ..Exit::default() };
         assert_eq!(read(outcome, b"{\"type\":\"system\"}\n", &Printed::default()), None);
         assert_eq!(read_exit(outcome, exit(53)).map(|reading| reading.meaning), Some(Meaning::GaveUp));
         assert_eq!(read_exit(outcome, exit(55)).map(|reading| reading.meaning), Some(Meaning::GaveUp));
@@ -245,7 +272,7 @@ mod tests {
         let catalog = Catalog::load(None).unwrap();
         let outcome = &catalog.get("zeroclaw").unwrap().spec.outcome;
         let says = |stdout: &str, stderr: &str, code| {
-            let exit = Exit { code: Some(code), signal: None, timed_out: false, capped: None, ms: 1 };
+            let exit = Exit { code: Some(code), ms: 1, ..Exit::default() };
             read(outcome, b"", &Printed::new(stdout.as_bytes(), stderr.as_bytes(), Some(exit))).map(|reading| reading.meaning)
         };
         assert_eq!(says("Done.\n", "I look.\n", 0), Some(Meaning::Completed));

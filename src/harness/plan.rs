@@ -32,6 +32,12 @@ pub struct Plan {
     /// Before the tasks' own.
     #[serde(default)]
     pub timeout_s: Option<u64>,
+    /// Calls that each rollout may make, before the harness's own bound.
+    #[serde(default)]
+    pub max_calls: Option<u64>,
+    /// Tokens that each rollout may sample, before the harness's own bound.
+    #[serde(default)]
+    pub max_tokens: Option<u64>,
     /// The policy that answers; the one that calls go to by themselves if `None`.
     #[serde(default)]
     pub policy: Option<String>,
@@ -148,6 +154,8 @@ impl Plan {
             ("concurrency", self.concurrency == Some(0)),
             ("attempts", self.attempts == Some(0)),
             ("timeout_s", self.timeout_s == Some(0)),
+            ("max_calls", self.max_calls == Some(0)),
+            ("max_tokens", self.max_tokens == Some(0)),
         ];
         zero.into_iter().find(|(_, zero)| *zero).map_or(Ok(()), |(name, _)| Err(PlanError::Zero(name)))
     }
@@ -164,6 +172,8 @@ impl Plan {
             samples: self.samples,
             image: self.image.clone(),
             timeout: self.timeout_s.map(Duration::from_secs),
+            max_calls: self.max_calls,
+            max_tokens: self.max_tokens,
             policy: self.policy.clone(),
             purpose: self.purpose,
         })

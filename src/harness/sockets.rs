@@ -53,6 +53,16 @@ impl Drop for SocketFolder {
     }
 }
 
+/// Makes a rollout's folder and a socket in it, and removes them; gives the socket's path.
+///
+/// # Errors
+/// If no rollout could have its sockets.
+pub fn try_out() -> std::io::Result<PathBuf> {
+    let folder = SocketFolder::make(RolloutId::generate())?;
+    let path = folder.path().join(CONTROL);
+    std::os::unix::net::UnixListener::bind(&path).map(|_| path)
+}
+
 /// Removes the folders that processes of this user which died have left; gives their number. That one can't be removed is said,
 /// and no reason to fail.
 pub(super) async fn sweep() -> usize {

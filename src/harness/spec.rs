@@ -1,6 +1,6 @@
 //! What a harness is: the data of its `harness.toml`, checked once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
@@ -44,6 +44,9 @@ pub struct Spec {
     /// Other ways to run it, by name (`HARNESS:VARIANT`).
     #[serde(default)]
     pub variants: BTreeMap<String, Variant>,
+    /// The parameters that a user set ([`Spec::with`]).
+    #[serde(skip)]
+    pub chosen: BTreeSet<String>,
 }
 
 /// How the folder is made that is mounted into the sandbox.

@@ -22,6 +22,8 @@ pub struct Variables<'a> {
     pub payload: &'a str,
     /// Seconds that the run may take.
     pub timeout_s: u64,
+    /// The policy's window, if that is known. A parameter `context_window` of the harness is this, unless a user set it.
+    pub context_window: Option<u64>,
     /// The rollout's id, a UUID: for a harness that lets its session's id be given.
     pub rollout: &'a str,
 }
@@ -46,6 +48,9 @@ pub struct LaunchFile {
     /// Octal.
     pub mode: String,
 }
+
+/// The parameter of harnesses that are told how long prompt and reply may be together.
+const WINDOW: &str = "context_window";
 
 /// The longest argument that Linux starts a program with, its end's zero byte not counted.
 const ARGUMENT_BYTES: usize = 131_071;
@@ -114,6 +119,11 @@ impl<'a> Templates<'a> {
             };
             values.insert(name, value);
         }
+        if let (Some(value), Some(window)) = (values.get_mut(WINDOW), variables.context_window)
+            && !spec.chosen.contains(WINDOW)
+        {
+            *value = Value::from(window);
+        }
         values.extend([
             ("root_url", Value::from(variables.root_url)),
             ("base_url", Value::from(format!("{}/v1", variables.root_url))),
@@ -159,9 +169,13 @@ mod tests {
     use super::*;
 
     fn fill(name: &str, variant: Option<&str>, prompt: &str) -> Result<Launch, SpecError> {
+        fill_with(name, &Choice { variant, ..Choice::default() }, prompt, None)
+    }
+
+    fn fill_with(name: &str, choice: &Choice<'_>, prompt: &str, window: Option<u64>) -> Result<Launch, SpecError> {
         let catalog = Catalog::load(None).unwrap();
         let harness = catalog.get(name).unwrap();
-        let spec = harness.spec.clone().with(&Choice { variant, ..Choice::default() }).unwrap();
+        let spec = harness.spec.clone().with(choice).unwrap();
         let variables = Variables {
             root_url: "http://127.0.0.1:8080",
             key: "glr_1",
@@ -170,9 +184,24 @@ mod tests {
             workdir: "/work",
             payload: "/opt/harness",
             timeout_s: 60,
+            context_window: window,
             rollout: "01a23432-c081-7d62-8629-2c2b957be06f",
         };
         Launch::fill(harness, &spec, &variables)
+    }
+
+    #[test]
+    fn a_harness_is_told_the_policy_s_window_unless_its_user_says_another() {
+        let told = |set: &[(String, String)], window| {
+            let launch = fill_with("claude-code", &Choice { set, ..Choice::default() }, "p", window).unwrap();
+            let value = |name: &str| launch.env.iter().find(|(own, _)| own == name).unwrap().1.clone();
+            value("CLAUDE_CODE_MAX_CONTEXT_TOKENS")
+        };
+        assert_eq!(told(&[], None), "131072");
+        assert_eq!(told(&[], Some(40_960)), "40960");
+        assert_eq!(told(&[("context_window".to_owned(), "9000".to_owned())], Some(40_960)), "9000");
+        // One that has no such parameter gets none.
+        fill_with("mini-swe-agent", &Choice::default(), "p", Some(40_960)).unwrap();
     }
 
     #[test]
@@ -216,6 +245,7 @@ mod tests {
                     workdir: "/work",
                     payload: "/opt/harness",
                     timeout_s: 60,
+                    context_window: None,
                     rollout: "01a23432-c081-7d62-8629-2c2b957be06f",
                 };
                 let launch = Launch::fill(harness, &spec, &variables).unwrap();

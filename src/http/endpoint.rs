@@ -12,8 +12,9 @@ use tokio::net::UnixListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::harness::run::Cap;
-use crate::harness::{ModelEndpoint, Terms};
+use crate::harness::{ModelEndpoint, Served, Terms};
 use crate::ids::RolloutId;
+use crate::policy::Policy;
 use crate::store::{Finish, NewRollout, Reward, Rollout, Write};
 
 use super::linger::Lingering;
@@ -54,37 +55,54 @@ impl SocketEndpoint {
         });
         Ok(closed.drop_guard())
     }
+
+    fn stop_listening(&self, rollout: RolloutId) {
+        drop(self.listening.lock().unwrap_or_else(PoisonError::into_inner).remove(&rollout));
+    }
+
+    /// The policy that a rollout's calls go to, if their models' names say nothing else.
+    fn policy(&self, named: Option<&str>) -> Arc<dyn Policy> {
+        self.http.app.policies.choose(named, "")
+    }
 }
 
 #[async_trait]
 impl ModelEndpoint for SocketEndpoint {
     async fn open(&self, rollout: NewRollout, terms: &Terms, socket: &Path) -> anyhow::Result<()> {
         let rollout = self.http.app.rollouts.create(rollout).await?;
-        self.http.app.rollouts.expect(rollout.id, &terms.signature);
+        self.http.app.rollouts.agree(rollout.id, terms);
         let guard =
             self.listen(rollout.id, socket).with_context(|| format!("making the rollout's socket {}", socket.display()))?;
         self.listening.lock().unwrap_or_else(PoisonError::into_inner).insert(rollout.id, guard);
         Ok(())
     }
 
-    async fn capped(&self, _rollout: RolloutId) -> Cap {
-        std::future::pending().await
+    async fn capped(&self, rollout: RolloutId) -> Cap {
+        match self.http.app.rollouts.live(rollout) {
+            Some(live) => live.capped().await,
+            None => std::future::pending().await,
+        }
     }
 
-    async fn paused(&self, _rollout: RolloutId, _now: bool) -> bool {
-        std::future::pending().await
+    async fn paused(&self, rollout: RolloutId, now: bool) -> bool {
+        match self.http.app.rollouts.live(rollout) {
+            Some(live) => self.policy(live.policy()).paused(now).await,
+            None => std::future::pending().await,
+        }
     }
 
-    fn turns(&self, _rollout: RolloutId) -> u64 {
-        0
+    fn turns(&self, rollout: RolloutId) -> u64 {
+        self.http.app.rollouts.live(rollout).map_or(0, |live| live.begun())
     }
 
-    async fn window(&self, _policy: Option<&str>) -> Option<u64> {
-        None
+    async fn window(&self, policy: Option<&str>) -> Option<u64> {
+        self.policy(policy).window().await
     }
 
-    async fn seal(&self, rollout: RolloutId) {
-        drop(self.listening.lock().unwrap_or_else(PoisonError::into_inner).remove(&rollout));
+    async fn seal(&self, rollout: RolloutId) -> Served {
+        self.stop_listening(rollout);
+        // Connections that the harness left open find the rollout over.
+        self.http.app.rollouts.seal(rollout).await
     }
 
     async fn reward(&self, reward: Reward) -> anyhow::Result<()> {
@@ -94,7 +112,7 @@ impl ModelEndpoint for SocketEndpoint {
     async fn close(&self, finish: Finish) -> anyhow::Result<Rollout> {
         let rollout = finish.rollout_id;
         let closed = self.http.app.rollouts.finish(finish).await;
-        drop(self.listening.lock().unwrap_or_else(PoisonError::into_inner).remove(&rollout));
+        self.stop_listening(rollout);
         Ok(closed?)
     }
 

@@ -63,6 +63,9 @@ fn call_route(wire: &'static dyn Wire, base: usize) -> axum::routing::MethodRout
         let (parts, body) = request.into_parts();
         match placed(&http, &parts, path.key.as_deref(), socket).await {
             Ok(rollout) => {
+                if let Some(failure) = rollout.barred() {
+                    return refuse(wire, &failure);
+                }
                 let target = target(&parts.uri, base);
                 let body = body::read(&parts.headers, body, http.body_limit).await;
                 if wire.asks_count(Target::read(&target)) {

@@ -103,6 +103,17 @@ impl Gate {
         }
     }
 
+    /// Waits until whether it is paused is other than `now`; gives what it is then.
+    pub(super) async fn paused(&self, now: bool) -> bool {
+        loop {
+            let moved = self.moved.notified();
+            if self.read().0.is_some() != now {
+                return !now;
+            }
+            moved.await;
+        }
+    }
+
     /// How it is paused, and how many replies run.
     pub(super) fn read(&self) -> (Option<PauseMode>, usize) {
         let state = *self.state();
@@ -147,6 +158,21 @@ mod tests {
         gate.set(Some(PauseMode::InPlace));
         let failure = gate.pass("p", Duration::ZERO).await.unwrap_err();
         assert_eq!((failure.status, failure.message.as_str()), (503, "policy p is paused for more than 0 s; try again later"));
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_for_a_pause_is_told_its_beginning_and_its_end() {
+        let gate = Gate::default();
+        let mut begun = Box::pin(gate.paused(false));
+        assert!(futures::poll!(&mut begun).is_pending());
+        gate.set(Some(PauseMode::Drain));
+        assert!(begun.await);
+        assert!(gate.paused(false).await, "it is so already");
+        let mut over = Box::pin(gate.paused(true));
+        gate.set(Some(PauseMode::InPlace));
+        assert!(futures::poll!(&mut over).is_pending(), "another mode is a pause still");
+        gate.set(None);
+        assert!(!over.await);
     }
 
     #[tokio::test]

@@ -108,6 +108,13 @@ pub trait Policy: Send + Sync {
     /// How it stands now, without asking the server.
     fn state(&self) -> PolicyState;
 
+    /// Waits until whether it is paused is other than `now`; gives what it is then.
+    async fn paused(&self, now: bool) -> bool;
+
+    /// The most tokens of prompt and reply together: the config's, or what the server says. `None` if neither does, or the server
+    /// does not answer now.
+    async fn window(&self) -> Option<u64>;
+
     /// Changes what an operator or a trainer may change while calls run.
     ///
     /// # Errors

@@ -179,6 +179,14 @@ impl Policy for Server {
         PolicyState { url: self.http.base(), version: self.versions.known(), paused, in_flight }
     }
 
+    async fn paused(&self, now: bool) -> bool {
+        self.gate.paused(now).await
+    }
+
+    async fn window(&self) -> Option<u64> {
+        self.found().await.ok()?.window
+    }
+
     fn update(&self, update: PolicyUpdate) -> Result<(), Failure> {
         if update.mode == Some(PauseMode::Resume) {
             let message =

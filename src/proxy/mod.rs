@@ -3,6 +3,7 @@
 mod archive;
 mod conversation;
 mod marks;
+mod meter;
 mod place;
 mod recording;
 mod rollouts;
@@ -113,6 +114,8 @@ pub async fn handle(
         }
         Err(refused) => (refused.begun, Err(refused.failure)),
     };
+    // One that can't be read counts too: it is recorded.
+    let parsed = rollout.meter().begin(parsed.as_ref().map_or(1, Asked::replies)).and(parsed);
     let policy = app.policies.choose(rollout.policy(), parsed.as_ref().map_or("", Asked::model));
     let place = Place { wire, target, marks: &marks, choice: 0 };
     let call = match parsed {

@@ -1,6 +1,7 @@
 //! The record of one call while it runs: known to the store from its start, and ended however the call ends.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -47,6 +48,8 @@ pub(super) struct Recording {
     sampling_asked: Sampling,
     max_tokens_asked: Option<u64>,
     first_event_at: Option<i64>,
+    /// Tokens that have come and are counted as the rollout's.
+    tokens: u64,
     response: Received,
     fold: Fold,
     notes: Vec<String>,
@@ -89,6 +92,7 @@ impl Recording {
             sampling_asked: call.map(|call| call.sampling.clone()).unwrap_or_default(),
             max_tokens_asked: call.and_then(|call| call.max_tokens),
             first_event_at: None,
+            tokens: 0,
             response: Received::default(),
             fold: Fold::default(),
             notes: call.map(|call| call.notes.clone()).unwrap_or_default(),
@@ -126,8 +130,20 @@ impl Recording {
             self.first_event_at = Some(now_ms());
         }
         self.response.push(bytes);
+        let mut tokens = 0;
         for event in events {
+            if let Event::Tokens(more) = event {
+                tokens += more.ids.len() as u64;
+            }
             self.fold.push(event);
+        }
+        self.sampled(tokens);
+    }
+
+    fn sampled(&mut self, tokens: u64) {
+        if tokens > 0 {
+            self.tokens += tokens;
+            self.rollout.meter().sampled(tokens);
         }
     }
 
@@ -155,6 +171,7 @@ impl Recording {
         committed.map_err(|error| {
             tracing::error!(call.id = %self.start.id, %error, "a call could not be recorded");
             let failure = Failure::new(FailureKind::NotRecorded, format!("the reply could not be recorded: {error}"));
+            self.rollout.meter().ended(Some(&failure));
             unrecorded::keep_trying(&self.app, &self.start, failure.clone());
             failure
         })
@@ -180,6 +197,9 @@ impl Recording {
             capture.completion_ids.clone_from(&reply.tokens.ids);
             capture.reason.get_or_insert_with(|| "the reply did not end".to_owned());
         }
+        self.rollout.meter().ended(failure.as_ref());
+        // Servers that give no ids count at the end.
+        self.sampled(reply.usage.map_or(0, |usage| usage.completion_tokens).saturating_sub(self.tokens));
         let prepared = self.amended.as_ref().or(self.prepared.get());
         let mut notes = std::mem::take(&mut self.notes);
         notes.extend(prepared.map(|prepared| prepared.notes.clone()).unwrap_or_default());
@@ -214,6 +234,8 @@ impl Recording {
 impl Drop for Recording {
     fn drop(&mut self) {
         if self.in_flight.is_some() {
+            let waited = u64::try_from(now_ms().saturating_sub(self.start.started_at)).unwrap_or_default();
+            self.rollout.meter().hung_up(self.first_event_at.is_none().then(|| Duration::from_millis(waited)));
             let failure = Failure::new(FailureKind::Cancelled, "the client hung up");
             let reply = self.take_reply();
             let end = self.end(CallStatus::Cancelled, Some(failure), &reply, Captured::default());

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
@@ -11,11 +11,15 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::call::{Failure, FailureKind, Sampling};
+use crate::harness::run::Cap;
+use crate::harness::{Served, Terms};
 use crate::ids::{RolloutId, RolloutKey};
 use crate::policy::Transcript;
 use crate::record::Recorder;
 use crate::store::{Finish, NewRollout, Outcome, Purpose, Rollout, RolloutFilter, RolloutStatus, Store, StoreError, Write};
 use crate::telemetry::now_ms;
+
+use super::meter::Meter;
 
 /// How long this process trusts what it knows of a rollout that another one may end.
 const TRUST: Duration = Duration::from_secs(1);
@@ -35,7 +39,7 @@ pub struct Live {
     id: RolloutId,
     policy: Option<String>,
     sampling: Sampling,
-    signature: OnceLock<BTreeMap<String, String>>,
+    meter: Meter,
     ttl: Option<Duration>,
     read_at: AtomicI64,
     last_call_at: AtomicI64,
@@ -66,7 +70,29 @@ impl Live {
     /// What its harness's own calls look like: header names and patterns of their values; empty where that is not known.
     #[must_use]
     pub fn signature(&self) -> &BTreeMap<String, String> {
-        self.signature.get_or_init(BTreeMap::new)
+        self.meter.signature()
+    }
+
+    /// Why its next call need not even be read, if it has asked for more than its terms allow.
+    #[must_use]
+    pub fn barred(&self) -> Option<Failure> {
+        self.meter.barred()
+    }
+
+    /// Waits until it asks for more than its terms allow.
+    pub async fn capped(&self) -> Cap {
+        self.meter.capped().await
+    }
+
+    /// Calls begun.
+    #[must_use]
+    pub fn begun(&self) -> u64 {
+        self.meter.begun()
+    }
+
+    /// What its calls use.
+    pub(super) fn meter(&self) -> &Meter {
+        &self.meter
     }
 
     /// What its calls have said so far, once that was needed.
@@ -99,7 +125,7 @@ impl Live {
             id: rollout.id,
             policy: rollout.policy.clone(),
             sampling: rollout.sampling.clone(),
-            signature: OnceLock::new(),
+            meter: Meter::default(),
             ttl: rollout.ttl_s.map(Duration::from_secs),
             read_at: AtomicI64::new(now_ms()),
             last_call_at: AtomicI64::new(rollout.last_call_at.unwrap_or_else(now_ms)),
@@ -107,6 +133,13 @@ impl Live {
             in_flight: TaskTracker::new(),
             transcript: OnceCell::new(),
         }
+    }
+
+    /// Ends its calls: those in flight are cancelled, and waited for until their ends are recorded.
+    async fn end(&self) {
+        self.ended.cancel();
+        self.in_flight.close();
+        self.in_flight.wait().await;
     }
 
     fn expired(&self, now: i64) -> bool {
@@ -140,11 +173,25 @@ impl Rollouts {
         Ok(rollout)
     }
 
-    /// Notes what the calls of an open rollout look like, before the first of them comes.
-    pub fn expect(&self, id: RolloutId, signature: &BTreeMap<String, String>) {
-        if let Some(live) = lock(&self.live).get(&id) {
-            live.signature.get_or_init(|| signature.clone());
+    /// Sets the terms on which an open rollout's calls are served, before the first of them comes.
+    pub fn agree(&self, id: RolloutId, terms: &Terms) {
+        if let Some(live) = self.live(id) {
+            live.meter.agree(terms);
         }
+    }
+
+    /// A rollout that this process has had calls of, or made, and that is not finished.
+    #[must_use]
+    pub fn live(&self, id: RolloutId) -> Option<Arc<Live>> {
+        lock(&self.live).get(&id).cloned()
+    }
+
+    /// Takes no more calls of a rollout: those in flight are cancelled and their ends recorded. It stays open for its verdict. Gives
+    /// what its calls came to.
+    pub async fn seal(&self, id: RolloutId) -> Served {
+        let Some(live) = self.live(id) else { return Served::default() };
+        live.end().await;
+        live.meter.read()
     }
 
     /// The open rollout of this key.
@@ -218,11 +265,8 @@ impl Rollouts {
         if rollout.status == RolloutStatus::Finished {
             return Ok(rollout);
         }
-        let live = lock(&self.live).get(&id).cloned();
-        if let Some(live) = live {
-            live.ended.cancel();
-            live.in_flight.close();
-            live.in_flight.wait().await;
+        if let Some(live) = self.live(id) {
+            live.end().await;
         }
         self.recorder.write(Write::Finish(finish)).await?;
         self.forget(&rollout);
@@ -271,7 +315,11 @@ impl Rollouts {
             self.forget(rollout);
             return Err(Failure::new(FailureKind::Ended, format!("rollout {} is finished and takes no more calls", rollout.id)));
         }
-        Ok(self.keep(rollout))
+        let live = self.keep(rollout);
+        if live.ended.is_cancelled() {
+            return Err(Failure::new(FailureKind::Ended, format!("rollout {} is over and takes no more calls", rollout.id)));
+        }
+        Ok(live)
     }
 
     fn keep(&self, rollout: &Rollout) -> Arc<Live> {
@@ -291,7 +339,7 @@ impl Rollouts {
 
     /// What this process knows of a rollout, if that is to be trusted.
     fn trusted(&self, id: RolloutId) -> Option<Arc<Live>> {
-        let live = lock(&self.live).get(&id).cloned()?;
+        let live = self.live(id)?;
         let age = now_ms().saturating_sub(live.read_at.load(Ordering::Relaxed));
         let fresh = u128::from(age.unsigned_abs()) < TRUST.as_millis();
         (fresh && !live.ended.is_cancelled()).then_some(live)

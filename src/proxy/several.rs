@@ -42,6 +42,14 @@ impl Asked {
         calls.pop().map(Self::One).ok_or_else(|| Failure::new(FailureKind::Invalid, "the request asks for no reply"))
     }
 
+    /// How many replies.
+    pub(super) fn replies(&self) -> u64 {
+        match self {
+            Self::One(_) => 1,
+            Self::Several(calls) => calls.len() as u64,
+        }
+    }
+
     /// The model that is asked for.
     pub(super) fn model(&self) -> &str {
         match self {

@@ -42,6 +42,20 @@ pub async fn open(url: &str, config: &StoreConfig, process: ProcessId) -> Result
     Ok(Arc::new(sqlite::SqliteStore::open(&path, config, process).await?))
 }
 
+/// The form that an open store has: it grows with what stores are migrated to.
+#[must_use]
+pub fn version() -> i64 {
+    sqlite::version()
+}
+
+/// The file of the store.
+///
+/// # Errors
+/// If its URL names none.
+pub fn file(config: &StoreConfig) -> Result<std::path::PathBuf, StoreError> {
+    config::sqlite_path(&config.location())
+}
+
 /// A place that keeps rollouts and calls.
 #[async_trait]
 pub trait Store: Send + Sync {

@@ -41,6 +41,7 @@ fn names(kind: FailureKind) -> (&'static str, Option<&'static str>) {
         FailureKind::NotFound => ("not_found_error", None),
         FailureKind::MethodNotAllowed => (REQUEST, Some("method_not_allowed")),
         FailureKind::Ended => (REQUEST, Some("rollout_ended")),
+        FailureKind::Capped => ("permission_error", Some("rollout_capped")),
         FailureKind::TooLarge => (REQUEST, Some("request_too_large")),
         FailureKind::ContextOverflow => (REQUEST, Some("context_length_exceeded")),
         FailureKind::UpgradeRequired => (REQUEST, Some("upgrade_required")),

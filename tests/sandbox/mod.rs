@@ -51,12 +51,28 @@ pub struct Options {
     pub deadline: Duration,
     pub grace: Duration,
     pub limits: Limits,
+    pub image: String,
+    /// The engine's usual one if `None`; so is the user.
+    pub workdir: Option<String>,
+    pub own_workdir: bool,
+    pub user: Option<String>,
+    pub env: Vec<(String, String)>,
+    pub network: Network,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        let limits = Limits { cpus: 1.0, memory_bytes: 512 << 20, pids: 128, disk_bytes: None };
-        Self { deadline: LONG, grace: Duration::from_secs(1), limits }
+        Self {
+            deadline: LONG,
+            grace: Duration::from_secs(1),
+            limits: Limits { cpus: 1.0, memory_bytes: 512 << 20, pids: 128, disk_bytes: Some(32 << 20) },
+            image: image(),
+            workdir: None,
+            own_workdir: true,
+            user: None,
+            env: Vec::new(),
+            network: Network::None,
+        }
     }
 }
 
@@ -116,6 +132,13 @@ impl Sandbox {
 
     pub async fn say(&mut self, line: &str) {
         self.control.write_all(format!("{line}\n").as_bytes()).await.unwrap();
+    }
+
+    /// Has the init write a file.
+    pub async fn write(&mut self, path: &str, mode: &str, content: &[u8]) {
+        self.say(&format!("write {mode} {} {path}", content.len())).await;
+        self.control.write_all(content).await.unwrap();
+        assert_eq!(self.line().await.as_deref(), Some("wrote"));
     }
 
     /// One more socket in the sandbox's `/run/gleaner`.
@@ -189,15 +212,19 @@ fn spec(
     let (uid, gid) = places.user;
     SandboxSpec {
         name,
-        image: image(),
+        image: options.image.clone(),
         command,
-        env: vec![("HOME".into(), places.home.clone())],
-        workdir: places.workdir.clone(),
-        user: format!("{uid}:{gid}"),
+        env: [("HOME".into(), places.home.clone())].into_iter().chain(options.env.iter().cloned()).collect(),
+        workdir: options.workdir.clone().unwrap_or_else(|| places.workdir.clone()),
+        own_workdir: options.own_workdir,
+        user: options.user.clone().unwrap_or_else(|| format!("{uid}:{gid}")),
         mounts,
-        tmpfs: vec![(places.temp.clone(), "exec,mode=1777".into()), (places.home.clone(), format!("uid={uid},gid={gid},exec"))],
+        tmpfs: vec![
+            (places.temp.clone(), "exec,mode=1777,size=256m".into()),
+            (places.home.clone(), format!("uid={uid},gid={gid},exec")),
+        ],
         limits: options.limits,
-        network: Network::None,
+        network: options.network,
         powers: Powers::None,
         labels: vec![("gleaner.rollout".into(), "test".into())],
     }
@@ -214,9 +241,29 @@ pub fn exec_spec(command: &[&str]) -> ExecSpec {
         env: Vec::new(),
         workdir: None,
         user: None,
-        privileged: false,
         stdin: Bytes::new(),
         timeout: LONG,
         output_limit: 1 << 20,
+    }
+}
+
+/// An image of the tests' own, made of [`image`].
+pub struct Image(pub String);
+
+impl Image {
+    pub async fn build(engine: &Docker, steps: &str) -> Self {
+        let name = format!("gleaner-test:{}", uuid::Uuid::new_v4().simple());
+        let dockerfile = format!("FROM {}\n{steps}\n", image());
+        let mut builder = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_size(dockerfile.len() as u64);
+        header.set_mode(0o644);
+        builder.append_data(&mut header, "Dockerfile", dockerfile.as_bytes()).unwrap();
+        engine.build(&name, builder.into_inner().unwrap().into(), &|_| {}).await.expect("the image can be built");
+        Self(name)
+    }
+
+    pub async fn remove(self, engine: &Docker) {
+        engine.remove_image(&self.0).await.expect("the image can be removed");
     }
 }

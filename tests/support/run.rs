@@ -24,6 +24,7 @@ pub struct Bench {
     policy: String,
     /// Payloads are built into the test's folder instead of the user's cache.
     own_cache: bool,
+    env: Vec<(&'static str, String)>,
 }
 
 /// A command that has ended.
@@ -43,13 +44,20 @@ pub struct Running {
 impl Bench {
     /// A fresh one whose runs ask the policy at this URL.
     pub fn new(policy: impl Into<String>) -> Self {
-        Self { dir: tempfile::tempdir().unwrap(), policy: policy.into(), own_cache: false }
+        Self { dir: tempfile::tempdir().unwrap(), policy: policy.into(), own_cache: false, env: Vec::new() }
     }
 
     /// The same with a cache of its own: for harnesses whose payload is made in no time.
     #[must_use]
     pub fn with_own_cache(self) -> Self {
         Self { own_cache: true, ..self }
+    }
+
+    /// The same with a variable in every command's environment.
+    #[must_use]
+    pub fn with_env(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.env.push((name, value.into()));
+        self
     }
 
     /// The database's file.
@@ -75,6 +83,7 @@ impl Bench {
             command.env("XDG_CACHE_HOME", self.dir.path().join("cache"));
         }
         command.args(words).arg("--database").arg(self.database()).env("XDG_DATA_HOME", self.dir.path());
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         command
     }
@@ -91,6 +100,11 @@ impl Bench {
         self.start(words, 1).await.ended().await
     }
 
+    /// Runs any other command to its end.
+    pub async fn ask(&self, words: &[&str]) -> Ended {
+        Ended::of(&self.command(words).output().await.unwrap())
+    }
+
     /// Runs any other command that has containers, to its end.
     pub async fn other(&self, words: &[&str]) -> Ended {
         let permit = CONTAINERS.acquire_many(2).await.unwrap();
@@ -99,9 +113,9 @@ impl Bench {
 
     /// Runs any other command, which must succeed; gives its standard output.
     pub async fn look(&self, words: &[&str]) -> String {
-        let output = self.command(words).output().await.unwrap();
-        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
+        let ended = self.ask(words).await;
+        assert_eq!(ended.code, Some(0), "{words:?}: {}", ended.stderr);
+        ended.stdout
     }
 
     /// All of a rollout, as `gleaner show` tells it.
@@ -131,6 +145,11 @@ impl Bench {
 }
 
 impl Ended {
+    fn of(output: &std::process::Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        Self { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
+    }
+
     /// The rollouts of the last line.
     pub fn rollouts(&self) -> Vec<Value> {
         let last = self.stdout.lines().last().unwrap_or_else(|| panic!("it printed nothing: {self:?}"));
@@ -151,12 +170,7 @@ impl Ended {
 impl Running {
     /// Waits for its end.
     pub async fn ended(self) -> Ended {
-        let output = tokio::time::timeout(LONG, self.child.wait_with_output()).await.expect("gleaner run ends").unwrap();
-        Ended {
-            code: output.status.code(),
-            stdout: String::from_utf8(output.stdout).unwrap(),
-            stderr: String::from_utf8(output.stderr).unwrap(),
-        }
+        Ended::of(&tokio::time::timeout(LONG, self.child.wait_with_output()).await.expect("gleaner run ends").unwrap())
     }
 
     /// Sends it a signal.

@@ -148,6 +148,8 @@ impl Cell {
             attempts: Some(1),
             image: args.image.clone(),
             timeout_s: Some(args.timeout),
+            max_calls: None,
+            max_tokens: None,
             policy: Some(label.clone()),
             purpose: Some(Purpose::Record),
             only: Vec::new(),

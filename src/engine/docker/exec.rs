@@ -41,7 +41,7 @@ pub(super) async fn exec(api: &bollard::Docker, sandbox: &SandboxId, spec: &Exec
 
 /// Gives a command its input and takes its output, both at once: one that prints before it has read everything would wait
 /// for ever otherwise. One that reads nothing closes its end, which is no failure.
-pub(super) async fn converse<I: AsyncWrite + Unpin>(
+async fn converse<I: AsyncWrite + Unpin>(
     lines: &mut (impl Stream<Item = Result<LogOutput, Error>> + Unpin),
     input: &mut I,
     stdin: &[u8],
@@ -74,7 +74,7 @@ fn options(spec: &ExecSpec) -> CreateExecOptions<String> {
         detach_keys: None,
         env: Some(spec.env.iter().map(|(name, value)| format!("{name}={value}")).collect()),
         cmd: Some(spec.command.clone()),
-        privileged: Some(spec.privileged),
+        privileged: Some(false),
         user: spec.user.clone(),
         working_dir: spec.workdir.clone(),
     }

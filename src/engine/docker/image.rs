@@ -1,19 +1,20 @@
 //! Images: what is to be known of one, and two ways to get one.
 
 use std::path::Path;
-use std::time::Duration;
 
 use bollard::errors::Error;
 use bollard::models::CreateImageInfo;
 use bollard::query_parameters::{CreateImageOptions, CreateImageOptionsBuilder};
 use futures::{Stream, TryStreamExt};
 use tokio::io::AsyncReadExt;
+use tokio::time::timeout;
 
-use super::{Docker, failed};
+use super::patience::{LONG, patiently, within};
+use super::{Docker, failed, reason};
 use crate::engine::{EngineError, ImageFacts};
 
 pub(super) async fn facts(api: &bollard::Docker, name: &str) -> Result<Option<ImageFacts>, EngineError> {
-    let image = match api.inspect_image(name).await {
+    let image = match patiently(|| api.inspect_image(name)).await {
         Ok(image) => image,
         Err(Error::DockerResponseServerError { status_code: 404, .. }) => return Ok(None),
         Err(error) => return Err(failed(format!("look at image {name}"))(error)),
@@ -28,9 +29,6 @@ pub(super) async fn facts(api: &bollard::Docker, name: &str) -> Result<Option<Im
 }
 
 impl Docker {
-    /// How long the engine may take for a whole image.
-    const IMAGE_TIME: Duration = Duration::from_mins(30);
-
     /// Makes the image `name` of a root file system in a tar file, as `docker import` does, with `env` set in it.
     ///
     /// # Errors
@@ -50,8 +48,9 @@ impl Docker {
             let pairs: Vec<String> = env.iter().map(|(name, value)| format!("{name}={value}")).collect();
             options = options.changes(vec![format!("ENV {}", pairs.join(" "))]);
         }
-        let api = self.api.clone().with_timeout(Self::IMAGE_TIME);
-        drain(api.create_image(Some(options.build()), Some(bollard::body_try_stream(chunks)), None)).await.map_err(failed(doing))
+        let api = self.api.clone().with_timeout(LONG);
+        let importing = drain(api.create_image(Some(options.build()), Some(bollard::body_try_stream(chunks)), None));
+        within(LONG, || doing.clone(), importing).await
     }
 
     /// Pulls an image from its registry.
@@ -61,8 +60,13 @@ impl Docker {
     pub async fn pull(&self, name: &str) -> Result<(), EngineError> {
         let (repo, tag) = split(name);
         let options: CreateImageOptions = CreateImageOptionsBuilder::new().from_image(repo).tag(tag).build();
-        let api = self.api.clone().with_timeout(Self::IMAGE_TIME);
-        drain(api.create_image(Some(options), None, None)).await.map_err(failed(format!("pull image {name}")))
+        let api = self.api.clone().with_timeout(LONG);
+        let why = match timeout(LONG, drain(api.create_image(Some(options), None, None))).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => reason(error),
+            Err(_) => format!("it took more than {} s", LONG.as_secs()),
+        };
+        Err(EngineError::NotPulled { image: name.to_owned(), why })
     }
 }
 

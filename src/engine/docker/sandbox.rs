@@ -8,20 +8,48 @@ use bollard::models::{
 };
 use bollard::query_parameters::CreateContainerOptionsBuilder;
 
-use super::failed;
-use super::sweep::{LABEL, PROCESS_LABEL};
-use crate::engine::{EngineError, SandboxEnd, SandboxId, SandboxSpec};
+use tokio::time::timeout;
 
-pub(super) async fn create(api: &bollard::Docker, spec: &SandboxSpec, process_id: &str) -> Result<SandboxId, EngineError> {
-    let options = CreateContainerOptionsBuilder::new().name(&spec.name).build();
-    match api.create_container(Some(options), body(spec, process_id)).await {
-        Ok(created) => Ok(SandboxId(created.id)),
+use super::patience::{SHORT, patiently};
+use super::sweep::{LABEL, PROCESS_LABEL};
+use super::{Docker, disk, failed};
+use crate::engine::{Engine, EngineError, Network, Powers, SandboxEnd, SandboxId, SandboxSpec};
+
+pub(super) async fn create(engine: &Docker, image: &str, spec: &SandboxSpec) -> Result<SandboxId, EngineError> {
+    let bound = engine.disk.option(&engine.api, spec.limits.disk_bytes).await;
+    let created = match ask(engine, image, spec, bound.as_deref()).await {
+        Err(Error::DockerResponseServerError { message, .. }) if bound.is_some() && disk::is_refusal(&message) => {
+            engine.disk.cannot(&message);
+            ask(engine, image, spec, None).await
+        }
+        other => other,
+    };
+    match created {
+        Ok(id) => Ok(SandboxId(id)),
         Err(Error::DockerResponseServerError { status_code: 404, .. }) => Err(EngineError::NoImage(spec.image.clone())),
-        Err(error) => Err(failed(format!("create sandbox {} of image {}", spec.name, spec.image))(error)),
+        Err(error) => {
+            // An engine that refused made none. One that did not answer may have: by its name it can be found.
+            if !matches!(error, Error::DockerResponseServerError { .. }) {
+                let removed = engine.remove(&SandboxId(spec.name.clone())).await;
+                removed.unwrap_or_else(|error| tracing::debug!(%error, "could not remove what may not be there"));
+            }
+            Err(failed(format!("create sandbox {} of image {}", spec.name, spec.image))(error))
+        }
     }
 }
 
-fn body(spec: &SandboxSpec, process_id: &str) -> ContainerCreateBody {
+async fn ask(engine: &Docker, image: &str, spec: &SandboxSpec, disk: Option<&str>) -> Result<String, Error> {
+    let options = CreateContainerOptionsBuilder::new().name(&spec.name).build();
+    let mut body = body(spec, &engine.process_id);
+    body.image = Some(image.to_owned());
+    if let (Some(host), Some(size)) = (&mut body.host_config, disk) {
+        host.storage_opt = Some(HashMap::from([("size".to_owned(), size.to_owned())]));
+    }
+    let created = timeout(SHORT, engine.api.create_container(Some(options), body)).await;
+    Ok(created.unwrap_or(Err(Error::RequestTimeoutError))?.id)
+}
+
+pub(super) fn body(spec: &SandboxSpec, process_id: &str) -> ContainerCreateBody {
     let own = [(LABEL.to_owned(), env!("CARGO_PKG_VERSION").to_owned()), (PROCESS_LABEL.to_owned(), process_id.to_owned())];
     ContainerCreateBody {
         hostname: Some("sandbox".to_owned()),
@@ -52,8 +80,14 @@ fn host_config(spec: &SandboxSpec) -> HostConfig {
     #[expect(clippy::cast_possible_truncation, reason = "a float becomes the nearest integer in range")]
     let nano_cpus = (spec.limits.cpus * 1e9) as i64;
     HostConfig {
-        network_mode: Some("none".to_owned()),
-        cap_drop: Some(vec!["ALL".to_owned()]),
+        network_mode: Some(
+            match spec.network {
+                Network::None => "none",
+                Network::Outside => "bridge",
+            }
+            .to_owned(),
+        ),
+        cap_drop: (spec.powers == Powers::None).then(|| vec!["ALL".to_owned()]),
         security_opt: Some(vec!["no-new-privileges".to_owned()]),
         memory: Some(memory),
         memory_swap: Some(memory),
@@ -61,10 +95,11 @@ fn host_config(spec: &SandboxSpec) -> HostConfig {
         nano_cpus: Some(nano_cpus),
         mounts: Some(mounts.collect()),
         tmpfs: Some(spec.tmpfs.iter().cloned().collect::<HashMap<_, _>>()),
-        // Bounded, and written to a file: a harness that prints without end is not stopped by a full pipe.
+        // Written to files: a harness that prints without end is not stopped by a full pipe. Of two files the older is dropped, so
+        // that at least the last 16 MB are there.
         log_config: Some(HostConfigLogConfig {
             typ: Some("json-file".to_owned()),
-            config: Some([("max-size", "16m"), ("max-file", "1")].map(|(key, value)| (key.into(), value.into())).into()),
+            config: Some([("max-size", "16m"), ("max-file", "2")].map(|(key, value)| (key.into(), value.into())).into()),
         }),
         init: Some(false),
         // Removed by us: Docker's own removal takes the exit state with it.
@@ -74,7 +109,8 @@ fn host_config(spec: &SandboxSpec) -> HostConfig {
 }
 
 pub(super) async fn ended(api: &bollard::Docker, sandbox: &SandboxId) -> Result<Option<SandboxEnd>, EngineError> {
-    let facts = api.inspect_container(&sandbox.0, None).await.map_err(failed(format!("look at sandbox {}", sandbox.0)))?;
+    let facts =
+        patiently(|| api.inspect_container(&sandbox.0, None)).await.map_err(failed(format!("look at sandbox {}", sandbox.0)))?;
     let Some(state) = facts.state else { return Ok(None) };
     Ok(match state.status {
         Some(ContainerStateStatusEnum::EXITED | ContainerStateStatusEnum::DEAD) => {
@@ -99,6 +135,7 @@ mod tests {
             command: vec!["/init".into(), "run".into()],
             env: vec![("A".into(), "b=c".into())],
             workdir: "/work".into(),
+            own_workdir: true,
             user: "1000:1000".into(),
             mounts: vec![SpecMount { host: PathBuf::from("/a:b"), inside: "/opt/a".into(), read_only: true }],
             tmpfs: vec![("/tmp".into(), "exec,mode=1777".into())],
@@ -121,7 +158,7 @@ mod tests {
             "HostConfig": {
                 "Memory": 1 << 30, "MemorySwap": 1 << 30, "NanoCpus": 1_500_000_000, "PidsLimit": 100,
                 "Init": false, "AutoRemove": false, "NetworkMode": "none",
-                "LogConfig": {"Type": "json-file", "Config": {"max-size": "16m", "max-file": "1"}},
+                "LogConfig": {"Type": "json-file", "Config": {"max-size": "16m", "max-file": "2"}},
                 "Mounts": [{"Target": "/opt/a", "Source": "/a:b", "Type": "bind", "ReadOnly": true}],
                 "CapDrop": ["ALL"], "SecurityOpt": ["no-new-privileges"], "Tmpfs": {"/tmp": "exec,mode=1777"},
             },

@@ -29,6 +29,8 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 const RUN: &str = "GLEANER_EXEC";
 /// What is read of a pipe at once, in bytes.
 const PIECE: usize = 16 << 10;
+/// How long an init may take to end what it has started.
+const SOON: Duration = Duration::from_secs(1);
 /// How long what a command has left running may hold its output open.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -74,6 +76,13 @@ impl Init {
             tell.send_replace(Some(status.map_or(-1, code)));
         });
         Ok(Arc::new(Self { pid, stdout, stderr, ended }))
+    }
+
+    /// Waits until it has ended by itself, which it does once its line to us is closed; then nothing that it has started is left. False
+    /// if it was killed, or does not end so soon.
+    pub async fn ended_well(&self) -> bool {
+        let mut ended = self.ended.clone();
+        matches!(timeout(SOON, ended.wait_for(Option::is_some)).await, Ok(Ok(code)) if *code == Some(0))
     }
 
     /// How it ended, if it did: its exit code, or as a shell would say it.

@@ -13,7 +13,7 @@ use super::kept::group;
 use super::lineup::{self, Filled, Place};
 use super::{BatchRun, Ledger};
 use crate::harness::driver::{Driver, Prepared, Slot, Turn, new_rollout};
-use crate::harness::{Progress, Report, Stage, helper, patience, prepare, sockets, summary};
+use crate::harness::{Progress, Report, Stage, helper, isolation, patience, prepare, sockets, summary};
 use crate::ids::RolloutId;
 use crate::store::{Finish, Outcome, RolloutFilter, RunOf, Write};
 use crate::telemetry::now_ms;
@@ -27,6 +27,7 @@ pub(super) async fn run(batch: &BatchRun, stage: &Stage<'_>, ledger: &Ledger<'_>
     stage.engine.ready().await?;
     clear_away(stage).await?;
     let crew = Crew::new(batch, stage, ledger)?;
+    isolation::ensure(stage, &crew.helper, batch.orders.iter().map(|order| order.image_or(&stage.image))).await?;
     if crew.orders.len() == 1 {
         crew.prepared(0).await.map_err(|why| anyhow::anyhow!("{why}"))?;
     }

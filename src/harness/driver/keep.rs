@@ -1,21 +1,21 @@
 //! Keeps what a rollout leaves: what it printed, its result, its patch, the files that its task names.
 
 use std::path::Path;
-use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::{Driver, Outcome, READY};
-use crate::engine::{ExecResult, ExecSpec, SandboxId};
+use crate::engine::{ExecResult, ExecSpec};
 use crate::harness::artifacts::tail;
 use crate::harness::outcome::Printed;
-use crate::harness::run::Event;
+use crate::harness::run::{Event, Said};
 use crate::harness::{outcome, output};
 
 impl Driver<'_> {
     pub(super) async fn read(&mut self) -> Outcome<Event> {
         let (stdout, stderr) = self.keep_output().await;
+        let last_line = outcome::last_line(if stderr.is_empty() { &stdout } else { &stderr });
         let spec = &self.prepared.order.spec.outcome;
         let printed = Printed::new(&stdout, &stderr, self.exit);
         let result = match &self.launch.result {
@@ -38,7 +38,8 @@ impl Driver<'_> {
             self.artifacts.note("means", json!(reading.meaning));
             self.artifacts.note("detail", Value::Object(reading.detail.clone()));
         }
-        Ok(Event::Read(reading.map(|reading| reading.meaning)))
+        let words = reading.as_ref().and_then(outcome::words).or(last_line);
+        Ok(Event::Read(Said { meaning: reading.map(|reading| reading.meaning), words }))
     }
 
     /// Keeps what the harness printed, and gives it: standard output, standard error.
@@ -62,24 +63,11 @@ impl Driver<'_> {
         }
     }
 
-    /// Whether memory ran out: only an ended sandbox can tell, and it ends a moment after nobody listens.
-    pub(super) async fn note_memory(&mut self, sandbox: &SandboxId) {
-        for _ in 0..20 {
-            match self.stage.engine.ended(sandbox).await {
-                Ok(Some(end)) => {
-                    self.artifacts.note("out_of_memory", json!(end.out_of_memory));
-                    return;
-                }
-                Ok(None) => tokio::time::sleep(Duration::from_millis(50)).await,
-                Err(_) => return,
-            }
-        }
-    }
-
     /// Keeps what the harness made.
     pub(super) async fn keep(&mut self) -> Outcome<Event> {
-        self.stage.endpoint.seal(self.new.id).await;
-        Ok(Event::Done)
+        let served = self.stage.endpoint.seal(self.new.id).await;
+        self.artifacts.note("calls", json!(served));
+        Ok(Event::Kept(served))
     }
 }
 

@@ -1,8 +1,11 @@
 //! Carries out one rollout: does on the engine what [`super::run`] says, and tells it what came of it.
 
+mod disk;
 mod keep;
 mod prepare;
+mod probe;
 mod verify;
+mod wait;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +14,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::artifacts::{Artifacts, tail};
+use super::artifacts::Artifacts;
 use super::control::{Control, ControlListener};
 use super::endpoint::Terms;
 use super::payload::PAYLOAD;
@@ -45,6 +48,8 @@ pub(super) struct Prepared<'a> {
     pub group: String,
     pub timeout: Duration,
     pub limits: Limits,
+    /// On which its model calls are served.
+    pub terms: Terms,
 }
 
 /// Which of its order's rollouts one is.
@@ -118,6 +123,7 @@ impl<'a> Driver<'a> {
         let workdir = workdir.unwrap_or_else(|| places.workdir.clone());
         let user = task.user.unwrap_or(User { uid: places.user.0, gid: places.user.1 });
         let payload = stage.engine.inside(&prepared.payload, PAYLOAD);
+        let context_window = stage.endpoint.window(order.policy.as_deref()).await;
         let variables = Variables {
             root_url: &format!("http://{}", places.listen),
             key: new.key.expose(),
@@ -126,6 +132,7 @@ impl<'a> Driver<'a> {
             workdir: &workdir,
             payload: &payload,
             timeout_s: prepared.timeout.as_secs(),
+            context_window,
             rollout: &new.id.to_string(),
         };
         let launch = Launch::fill(&order.harness, &order.spec, &variables)?;
@@ -136,6 +143,9 @@ impl<'a> Driver<'a> {
         artifacts.note("image", prepared.image.clone());
         artifacts.note("image_id", prepared.facts.id.clone());
         artifacts.note("timeout_s", prepared.timeout.as_secs());
+        artifacts.note("max_calls", prepared.terms.max_calls);
+        artifacts.note("max_tokens", prepared.terms.max_tokens);
+        artifacts.note("policy_window", context_window);
         Ok(Self {
             stage,
             prepared,
@@ -208,30 +218,10 @@ impl<'a> Driver<'a> {
     }
 
     async fn open(&mut self) -> Outcome<Event> {
-        let terms = Terms { signature: self.prepared.order.spec.signature.clone(), ..Terms::default() };
-        self.stage.endpoint.open(self.new.clone(), &terms, &self.sockets.path().join(sockets::MODEL)).await?;
+        self.stage.endpoint.open(self.new.clone(), &self.prepared.terms, &self.sockets.path().join(sockets::MODEL)).await?;
         self.opened = true;
         self.listener = Some(ControlListener::bind(&self.sockets.path().join(sockets::CONTROL))?);
         Ok(Event::Done)
-    }
-
-    async fn wait(&mut self) -> Outcome<Event> {
-        let Some(control) = &mut self.control else { anyhow::bail!("there is no line to the sandbox's init") };
-        control.go().await?;
-        // The init keeps the deadline; this is for one that can't.
-        let backstop = self.prepared.timeout + GRACE + READY;
-        match tokio::time::timeout(backstop, control.exited()).await {
-            Ok(Ok(exit)) => {
-                self.artifacts.note("exit", json!(exit));
-                self.exit = Some(exit);
-                Ok(Event::Exited(exit))
-            }
-            Ok(Err(error)) => {
-                self.keep_output().await;
-                Err(anyhow::Error::from(error).context("the sandbox died while the harness ran"))
-            }
-            Err(_) => anyhow::bail!("the sandbox's init did not end the harness at its deadline"),
-        }
     }
 
     /// Clears away and closes the record. Not cancelled: it is what cancelling does.
@@ -240,9 +230,6 @@ impl<'a> Driver<'a> {
         // The sandbox ends by itself once nobody listens.
         self.control = None;
         if let Some(sandbox) = self.sandbox.take() {
-            if verdict.error.is_some() {
-                self.note_memory(&sandbox).await;
-            }
             if let Err(error) = self.remove(&sandbox).await {
                 tracing::error!(rollout.id = %self.new.id, %error, "could not remove a sandbox");
             }
@@ -296,7 +283,6 @@ impl<'a> Driver<'a> {
             env: Vec::new(),
             workdir: None,
             user: None,
-            privileged: false,
             stdin: Bytes::new(),
             timeout,
             output_limit: self.stage.config.log_limit_bytes,
@@ -331,10 +317,4 @@ fn doing(action: &Action) -> &'static str {
         Action::Verify => "verifying",
         Action::Finish(_) => "clearing away",
     }
-}
-
-/// What a command said. An engine that can't start one says so on its standard output.
-fn said(result: &ExecResult) -> String {
-    let said = [tail(&result.stderr), tail(&result.stdout)].join(" ");
-    format!("exit code {}: {}", result.exit_code, said.trim())
 }

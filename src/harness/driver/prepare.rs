@@ -3,11 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use bytes::Bytes;
 
-use super::{Driver, GRACE, Outcome, READY, name, said};
-use crate::engine::{ExecSpec, Mount, Network, Powers, SandboxId, SandboxSpec};
+use super::{Driver, GRACE, Outcome, READY, name};
+use crate::engine::{Mount, Network, Places, Powers, SandboxId, SandboxSpec};
 use crate::harness::artifacts::tail;
+use crate::harness::control::Control;
 use crate::harness::run::Event;
 use crate::harness::sockets;
 use crate::harness::task::User;
@@ -31,7 +33,7 @@ impl Driver<'_> {
         let (control, model) = (inside(sockets::CONTROL), inside(sockets::MODEL));
         let init = [&self.helper, "run", "--control", &control, "--listen", &self.places.bind, "--socket", &model];
         let times = ["--deadline-ms", &deadline, "--grace-ms", &grace];
-        let stdin_path = self.stdin_path();
+        let stdin_path = stdin_path(&self.places);
         let stdin = self.launch.stdin.as_ref().map(|_| ["--stdin", &stdin_path]);
         let init = init.into_iter().chain(times).chain(stdin.into_iter().flatten()).chain(["--"]);
         let command = init.map(str::to_owned).chain(self.launch.command.iter().cloned()).collect();
@@ -39,32 +41,31 @@ impl Driver<'_> {
         env.push(("HOME".to_owned(), self.places.home.clone()));
         let mount = |host: &Path, inside: &str| Mount { host: host.to_owned(), inside: inside.to_owned(), read_only: true };
         let User { uid, gid } = self.user;
+        let memory = self.prepared.limits.memory_bytes;
         SandboxSpec {
             name: name(self.new.id),
-            image: self.prepared.image.clone(),
+            image: self.prepared.facts.pinned(&self.prepared.image).to_owned(),
             command,
             env,
             workdir: self.workdir.clone(),
+            own_workdir: true,
             user: format!("{uid}:{gid}"),
             mounts: vec![
                 mount(&self.prepared.payload, &self.payload),
                 mount(&self.prepared.helper, &self.helper),
                 mount(self.sockets.path(), &self.sockets_inside),
             ],
+            // What lies there is the sandbox's memory: one that fills it must run out of room, not of memory.
             tmpfs: vec![
-                (self.places.temp.clone(), "exec,mode=1777".to_owned()),
-                (self.places.home.clone(), format!("exec,mode=0755,uid={uid},gid={gid}")),
+                // Of a full one the harness is told; without a bound the sandbox's memory would be used up.
+                (self.places.temp.clone(), format!("exec,mode=1777,size={}", memory / 2)),
+                (self.places.home.clone(), format!("exec,mode=0755,uid={uid},gid={gid},size={}", memory / 2)),
             ],
             limits: self.prepared.limits,
             network: Network::None,
             powers: Powers::None,
             labels: vec![("gleaner.rollout".to_owned(), self.new.id.to_string())],
         }
-    }
-
-    /// Where the harness's standard input lies until it starts.
-    fn stdin_path(&self) -> String {
-        format!("{}/gleaner-stdin", self.places.temp)
     }
 
     pub(super) async fn start(&mut self) -> Outcome<Event> {
@@ -78,39 +79,14 @@ impl Driver<'_> {
             why = self.ended_early(&sandbox) => Err(why),
             () = tokio::time::sleep(READY) => Err(anyhow::anyhow!("the sandbox was not ready within {READY:?}")),
         };
-        self.control = Some(control?);
-        self.own_workdir().await?;
+        let control = self.control.insert(control?);
         for file in &self.launch.files {
-            self.write(&file.path, &file.mode, &file.content).await?;
+            write(control, &file.path, &file.mode, &file.content).await?;
         }
         if let Some(stdin) = &self.launch.stdin {
-            self.write(&self.stdin_path(), "600", stdin).await?;
+            write(control, &stdin_path(&self.places), "600", stdin).await?;
         }
         Ok(Event::Done)
-    }
-
-    async fn write(&self, path: &str, mode: &str, content: &str) -> Outcome<()> {
-        let (uid, gid) = (self.user.uid.to_string(), self.user.gid.to_string());
-        let command = [&self.helper, "write", path, mode, &uid, &gid].map(str::to_owned).to_vec();
-        let stdin = Bytes::from(content.to_owned());
-        let result = self.execute(&ExecSpec { stdin, ..self.exec(command, READY) }).await?;
-        if result.exit_code != 0 {
-            anyhow::bail!("writing {path} in the sandbox: {}", said(&result));
-        }
-        Ok(())
-    }
-
-    /// Gives the working folder, with all that the image has there, to the harness's user.
-    async fn own_workdir(&self) -> Outcome<()> {
-        let (uid, gid) = (self.user.uid.to_string(), self.user.gid.to_string());
-        let command = [&self.helper, "own", &uid, &gid, &self.workdir].map(str::to_owned).to_vec();
-        // As root, for our helper only: the harness has not begun, so nothing else is there yet.
-        let spec = ExecSpec { user: Some("0:0".to_owned()), privileged: true, ..self.exec(command, READY) };
-        let result = self.execute(&spec).await?;
-        if result.exit_code != 0 {
-            anyhow::bail!("giving the working folder {} to the harness: {}", self.workdir, said(&result));
-        }
-        Ok(())
     }
 
     /// Waits for a sandbox that ends before its init has spoken, and says how.
@@ -127,4 +103,14 @@ impl Driver<'_> {
             }
         }
     }
+}
+
+/// Where the harness's standard input lies until it starts.
+fn stdin_path(places: &Places) -> String {
+    format!("{}/gleaner-stdin", places.temp)
+}
+
+async fn write(control: &mut Control, path: &str, mode: &str, content: &str) -> Outcome<()> {
+    let written = tokio::time::timeout(READY, control.write(path, mode, content.as_bytes()));
+    written.await?.with_context(|| format!("writing {path} in the sandbox"))
 }

@@ -13,6 +13,8 @@ use crate::sys;
 
 /// How long what hangs in the kernel is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The same where it is said if it does not end: on a busy machine a look at all processes alone may take seconds.
+const LONG: Duration = Duration::from_secs(30);
 
 /// Whether this is the first process of a container.
 fn first() -> bool {
@@ -57,7 +59,7 @@ pub fn clear() {
 /// Kills every process whose environment has `mark`, and what is below it and below `init`; then `init`, which adopts orphans
 /// until then.
 pub fn kill_marked(mark: &str, init: Option<i32>) -> io::Result<()> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + LONG;
     loop {
         let mut roots = marked(mark.as_bytes());
         roots.extend(init);

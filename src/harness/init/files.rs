@@ -1,17 +1,16 @@
 //! Files of the sandbox, whatever tools its image has.
 
-use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read};
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown, chroot, fchown, lchown};
-use std::os::unix::process::CommandExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown, lchown};
 use std::path::Path;
-use std::process::{Command, exit};
+use std::process::exit;
 
-use crate::{doing, sys, usage};
+use crate::{doing, sys};
 
-/// Makes a folder and gives it, with all that is in it on the same file system, to a user. No link is followed.
+/// Makes a folder and gives it, with all that is in it on the same file system, to a user. No link is followed. What is the
+/// user's is left alone: images are in layers, and a touched file would be copied.
 pub fn own(uid: u32, gid: u32, folder: &Path) -> io::Result<()> {
     doing(format_args!("make {}", folder.display()), fs::create_dir_all(folder))?;
     let folder = open(folder, sys::O_DIRECTORY)?;
@@ -20,11 +19,18 @@ pub fn own(uid: u32, gid: u32, folder: &Path) -> io::Result<()> {
 }
 
 fn own_open(folder: &File, device: u64, uid: u32, gid: u32) -> io::Result<()> {
-    fchown(folder, Some(uid), Some(gid))?;
+    let is_own = |facts: &Metadata| (facts.uid(), facts.gid()) == (uid, gid);
+    if !is_own(&folder.metadata()?) {
+        fchown(folder, Some(uid), Some(gid))?;
+    }
     // Through the open folder, so that nobody can put a link in its place meanwhile.
     for entry in fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd()))? {
         let path = entry?.path();
-        if !fs::symlink_metadata(&path)?.is_dir() {
+        let facts = fs::symlink_metadata(&path)?;
+        if !facts.is_dir() {
+            if is_own(&facts) {
+                continue;
+            }
             match lchown(&path, Some(uid), Some(gid)) {
                 // A read-only mount, or gone meanwhile.
                 Err(error) if matches!(error.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::NotFound) => {}
@@ -43,22 +49,19 @@ fn open(path: &Path, flags: i32) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(sys::O_NOFOLLOW | sys::O_NONBLOCK | flags).open(path)
 }
 
-/// Writes standard input to a file; folders that are missing are made and given to the same user. What stood there,
-/// a link included, is replaced as a whole.
-pub fn write(path: &Path, mode: u32, uid: u32, gid: u32) -> io::Result<()> {
-    let folder = path.parent().unwrap_or_else(|| usage());
-    let missing: Vec<&Path> = folder.ancestors().take_while(|folder| !folder.exists()).collect();
+/// Writes a file; folders that are missing are made. What stood there, a link included, is replaced as a whole.
+pub fn write(path: &Path, mode: u32, content: &[u8]) -> io::Result<()> {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::Error::new(ErrorKind::InvalidInput, format!("{} is no file's path", path.display())));
+    };
     doing(format_args!("make {}", folder.display()), fs::create_dir_all(folder))?;
-    for folder in missing {
-        chown(folder, Some(uid), Some(gid))?;
-    }
-    let mut name = path.file_name().unwrap_or_else(|| usage()).to_owned();
+    let mut name = name.to_owned();
     name.push(".gleaner");
     let partial = folder.join(name);
     let _ = fs::remove_file(&partial);
     let mut file = doing(partial.display(), OpenOptions::new().write(true).create_new(true).open(&partial))?;
-    let written = io::copy(&mut io::stdin().lock(), &mut file)
-        .and_then(|_| fchown(&file, Some(uid), Some(gid)))
+    let written = file
+        .write_all(content)
         .and_then(|()| file.set_permissions(fs::Permissions::from_mode(mode)))
         .and_then(|()| fs::rename(&partial, path));
     if written.is_err() {
@@ -81,10 +84,4 @@ pub fn cat(path: &Path, limit: u64) -> io::Result<()> {
     }
     io::copy(&mut file.take(limit), &mut io::stdout().lock())?;
     Ok(())
-}
-
-/// Runs a command among the files of the first process, which is another container's where process ids are shared.
-pub fn inside(command: &[OsString]) -> io::Result<()> {
-    doing("enter /proc/1/root", chroot("/proc/1/root").and_then(|()| std::env::set_current_dir("/")))?;
-    doing(command[0].display(), Err(Command::new(&command[0]).args(&command[1..]).exec()))
 }

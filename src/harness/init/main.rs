@@ -1,8 +1,8 @@
 //! `init`: the first process of a sandbox. Std only, compiled statically by `build.rs`, so that it runs in any image.
 //!
 //! `init run` carries the model endpoint from the sandbox's loopback to the rollout's unix socket, starts the harness, reaps,
-//! keeps the deadline and reports the end. `init own`, `write` and `cat` handle files of the sandbox whatever tools it has;
-//! `init inside` does so from a container beside it. `init kill` ends the processes of a sandbox that is no container.
+//! keeps the deadline and reports the end. `init own` and `cat` handle files of the sandbox whatever tools it has. `init kill` ends
+//! the processes of a sandbox that is no container. `init probe` is a harness that tries to get out.
 //!
 //! It runs in one thread around one `poll`: a harness that uses up the sandbox's process limit cannot starve it.
 
@@ -10,6 +10,8 @@ mod control;
 mod family;
 mod files;
 mod forward;
+mod memory;
+mod probe;
 mod run;
 mod signals;
 mod sys;
@@ -20,7 +22,7 @@ use std::path::Path;
 use std::process::exit;
 
 const USAGE: &str = "usage: init run --control SOCKET --listen ADDR --socket SOCKET --deadline-ms N --grace-ms N \
-[--stdin PATH] [--stdout PATH --stderr PATH] -- COMMAND ARGS... | own UID GID DIR | write PATH MODE UID GID | cat PATH LIMIT | inside COMMAND ARGS... | kill NAME=VALUE [PID]";
+[--stdin PATH] [--stdout PATH --stderr PATH] -- COMMAND ARGS... | own UID GID DIR | cat PATH LIMIT | probe TARGET... | kill NAME=VALUE [PID]";
 
 fn main() {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -28,9 +30,8 @@ fn main() {
     let done = match text.as_slice() {
         ["run", ..] => run::run(&args[1..]),
         ["own", uid, gid, _] => files::own(number(uid), number(gid), Path::new(&args[3])),
-        ["write", _, mode, uid, gid] => files::write(Path::new(&args[1]), octal(mode), number(uid), number(gid)),
         ["cat", _, limit] => files::cat(Path::new(&args[1]), number(limit)),
-        ["inside", _, ..] => files::inside(&args[1..]),
+        ["probe", targets @ ..] => probe::probe(targets),
         // Nothing else than a variable: an empty mark would be everybody's.
         ["kill", mark] if mark.contains('=') => family::kill_marked(mark, None),
         ["kill", mark, pid] if mark.contains('=') => family::kill_marked(mark, Some(number(pid))),
@@ -49,10 +50,6 @@ fn usage() -> ! {
 
 fn number<T: std::str::FromStr>(text: &str) -> T {
     text.parse().unwrap_or_else(|_| usage())
-}
-
-fn octal(text: &str) -> u32 {
-    u32::from_str_radix(text, 8).unwrap_or_else(|_| usage())
 }
 
 /// Says what was being done when something failed.

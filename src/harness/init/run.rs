@@ -10,10 +10,10 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::control::{Control, Heard};
+use crate::control::{Content, Control, Heard};
 use crate::forward::Forwarder;
 use crate::signals::Signals;
-use crate::{doing, family, number, sys, usage};
+use crate::{doing, family, files, memory, number, sys, usage};
 
 struct Options {
     control: PathBuf,
@@ -143,15 +143,19 @@ pub fn run(args: &[OsString]) -> io::Result<()> {
         for heard in if fds[1].revents == 0 { Vec::new() } else { control.read() } {
             match heard {
                 Heard::Go if matches!(phase, Phase::Waiting) => phase = start(&options, held, &mut control),
+                Heard::Write(content) if matches!(phase, Phase::Waiting) => write(&content, &mut control),
                 Heard::Stop => stop = true,
                 Heard::Hold(hold) => held = hold,
                 Heard::Mark(word) if matches!(phase, Phase::Over) => mark(&word),
-                Heard::Go | Heard::Mark(_) => {}
+                Heard::Go | Heard::Write(_) | Heard::Mark(_) => {}
                 Heard::Closed => return end(&phase),
             }
         }
         match &mut phase {
             Phase::Running(harness) => {
+                if terminated {
+                    control.say("terminated");
+                }
                 harness.hold(held);
                 harness.press(stop, options.grace);
             }
@@ -159,6 +163,14 @@ pub fn run(args: &[OsString]) -> io::Result<()> {
             Phase::Waiting | Phase::Over => {}
         }
         forwarder.turn(&fds[2..]);
+    }
+}
+
+/// Writes a file that the harness will find, as its own user.
+fn write(content: &Content, control: &mut Control) {
+    match files::write(&content.path, content.mode, &content.bytes) {
+        Ok(()) => control.say("wrote"),
+        Err(error) => control.say(&format!("failed {}", error.to_string().replace('\n', " "))),
     }
 }
 
@@ -222,7 +234,9 @@ fn finish(phase: &Phase, status: i32, control: &mut Control) -> Phase {
         let signal = status & 0x7f;
         let code = if signal == 0 { (status >> 8) & 0xff } else { 128 + signal };
         family::clear();
-        control.say(&format!("exited code={code} signal={signal} timed_out={} ms={ms}", u8::from(harness.timed_out)));
+        let memory = if memory::ran_out() { " oom=1" } else { "" };
+        let timed_out = u8::from(harness.timed_out);
+        control.say(&format!("exited code={code} signal={signal} timed_out={timed_out}{memory} ms={ms}"));
     }
     Phase::Over
 }

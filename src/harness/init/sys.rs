@@ -1,5 +1,6 @@
 //! The few system calls that std has no safe form of.
 
+use std::ffi::c_char;
 use std::io;
 use std::time::Duration;
 
@@ -14,6 +15,9 @@ pub const SFD_CLOEXEC: i32 = 0o2_000_000;
 pub const WNOHANG: i32 = 1;
 pub const PR_SET_PDEATHSIG: i32 = 1;
 pub const PR_SET_DUMPABLE: i32 = 4;
+pub const PTRACE_ATTACH: i32 = 16;
+pub const CLONE_NEWNS: i32 = 0x2_0000;
+pub const S_IFCHR: u32 = 0o020_000;
 pub const PR_SET_CHILD_SUBREAPER: i32 = 36;
 pub const ENXIO: i32 = 6;
 pub const ELOOP: i32 = 40;
@@ -74,6 +78,12 @@ unsafe extern "C" {
     fn ffi_poll(fds: *mut Poll, count: usize, ms: i32) -> i32;
     pub safe fn getpid() -> i32;
     pub safe fn setsid() -> i32;
+    pub safe fn getuid() -> u32;
+    pub safe fn setuid(user: u32) -> i32;
+    pub safe fn unshare(flags: i32) -> i32;
+    pub fn mknod(path: *const c_char, mode: u32, device: u64) -> i32;
+    pub fn mount(source: *const c_char, target: *const c_char, kind: *const c_char, flags: u64, data: *const c_char) -> i32;
+    pub fn ptrace(request: i32, pid: i32, address: usize, data: usize) -> i64;
     pub safe fn dup2(from: i32, to: i32) -> i32;
     pub fn kill(pid: i32, signal: i32) -> i32;
     pub fn prctl(option: i32, value: usize, _: usize, _: usize, _: usize) -> i32;

@@ -41,6 +41,14 @@ impl Policy for Idle {
         PolicyState::default()
     }
 
+    async fn paused(&self, _now: bool) -> bool {
+        std::future::pending().await
+    }
+
+    async fn window(&self) -> Option<u64> {
+        None
+    }
+
     fn update(&self, _update: PolicyUpdate) -> Result<(), Failure> {
         Ok(())
     }

@@ -106,6 +106,14 @@ impl Policy for Exact {
         PolicyState { url: self.contact.url(), version: self.contact.versions.known(), paused, in_flight }
     }
 
+    async fn paused(&self, now: bool) -> bool {
+        self.contact.gate.paused(now).await
+    }
+
+    async fn window(&self) -> Option<u64> {
+        self.contact.opened().await.ok()?.served.found.window
+    }
+
     fn update(&self, update: PolicyUpdate) -> Result<(), Failure> {
         self.contact.update(&update)?;
         if update.url.is_some() {

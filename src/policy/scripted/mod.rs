@@ -198,6 +198,14 @@ impl Policy for Scripted {
         PolicyState { url: format!("{SCHEME}{}", self.seed), version: self.versions.known(), paused, in_flight }
     }
 
+    async fn paused(&self, now: bool) -> bool {
+        self.gate.paused(now).await
+    }
+
+    async fn window(&self) -> Option<u64> {
+        Some(Self::window(self))
+    }
+
     fn update(&self, update: PolicyUpdate) -> Result<(), Failure> {
         if update.url.is_some() {
             return Err(Failure::invalid("url", format!("policy {} is scripted and has no address", self.name)));

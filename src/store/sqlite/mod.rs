@@ -68,6 +68,11 @@ struct Unsealed {
     processes: i64,
 }
 
+/// The form that stores of this version have: the number of their last migration.
+pub(super) fn version() -> i64 {
+    MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or_default()
+}
+
 impl SqliteStore {
     /// Opens the file at `path`, made and migrated as needed.
     pub(super) async fn open(path: &Path, config: &StoreConfig, process: ProcessId) -> Result<Self, StoreError> {
@@ -110,7 +115,7 @@ impl SqliteStore {
 async fn migrate(path: &Path, options: SqliteConnectOptions) -> Result<(), StoreError> {
     let failed = |error: &sqlx::Error| error::of_reader(error, path);
     let mut connection = options.connect().await.map_err(|error| failed(&error))?;
-    let newest = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or_default();
+    let newest = version();
     let applied: Result<Vec<i64>, _> =
         sqlx::query_scalar("SELECT version FROM _sqlx_migrations WHERE success").fetch_all(&mut connection).await;
     // A store without the table is new: any error comes back from the migration itself.

@@ -52,7 +52,7 @@ fn status(failure: &Failure) -> &'static str {
     match failure.kind {
         FailureKind::Invalid | FailureKind::TooLarge | FailureKind::ContextOverflow => "INVALID_ARGUMENT",
         FailureKind::Unauthorized => "UNAUTHENTICATED",
-        FailureKind::Forbidden => "PERMISSION_DENIED",
+        FailureKind::Forbidden | FailureKind::Capped => "PERMISSION_DENIED",
         FailureKind::NotFound => "NOT_FOUND",
         FailureKind::MethodNotAllowed | FailureKind::UpgradeRequired => "UNIMPLEMENTED",
         FailureKind::Ended => "FAILED_PRECONDITION",

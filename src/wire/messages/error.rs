@@ -96,6 +96,7 @@ mod tests {
             (FailureKind::Forbidden, "permission_error"),
             (FailureKind::NotFound, "not_found_error"),
             (FailureKind::Ended, "conflict_error"),
+            (FailureKind::Capped, "permission_error"),
             (FailureKind::TooLarge, "request_too_large"),
             (FailureKind::RateLimited, "rate_limit_error"),
             (FailureKind::Unavailable, "overloaded_error"),

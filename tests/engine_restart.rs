@@ -1,0 +1,158 @@
+//! An engine that dies and comes back while sandboxes run on it: a dockerd of the test's own.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod sandbox;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gleaner::engine::{Docker, Engine, EngineConfig};
+use gleaner::harness::helper;
+use sandbox::{HELPER, LONG, Options, Sandbox, exec_spec};
+use tokio::time::timeout;
+
+/// What waits for a dead engine must not wait longer.
+const QUICK: Duration = Duration::from_secs(20);
+
+/// A dockerd without network, in a folder of its own.
+struct Dockerd {
+    folder: PathBuf,
+    process: Child,
+}
+
+impl Dockerd {
+    fn start(folder: &Path) -> Self {
+        let path = |name: &str| folder.join(name).display().to_string();
+        let log = std::fs::File::options().create(true).append(true).open(folder.join("log")).unwrap();
+        let process = Command::new("dockerd")
+            .args(["--data-root", &path("data"), "--exec-root", &path("exec"), "--pidfile", &path("pid")])
+            .args(["--host", &format!("unix://{}", path("docker.sock")), "--bridge=none", "--iptables=false", "--ip-masq=false"])
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("this test needs dockerd, and root");
+        Self { folder: folder.to_owned(), process }
+    }
+
+    async fn connect(&self) -> Docker {
+        let host = format!("unix://{}", self.folder.join("docker.sock").display());
+        let config = EngineConfig { docker_host: Some(host), ..EngineConfig::default() };
+        let connected = async {
+            loop {
+                match Docker::connect(&config, &format!("test-{}", std::process::id()), Arc::new(|_| true)).await {
+                    Ok(engine) => return engine,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                }
+            }
+        };
+        timeout(LONG, connected).await.unwrap_or_else(|_| panic!("{}", self.log()))
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+
+    /// Ends it by a signal, and waits for its end.
+    fn end(&mut self, signal: &str) {
+        let pid = self.process.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Dockerd {
+    fn drop(&mut self) {
+        if matches!(self.process.try_wait(), Ok(None)) {
+            // By TERM it ends its containerd too.
+            let _ = Command::new("kill").arg(self.process.id().to_string()).status();
+            let _ = self.process.wait();
+        }
+    }
+}
+
+/// An image with nothing but our helper.
+async fn lay_image(engine: &Docker, folder: &Path) -> String {
+    let mut builder = tar::Builder::new(std::fs::File::create(folder.join("root.tar")).unwrap());
+    builder.append_path_with_name(helper::install(folder).unwrap(), "init").unwrap();
+    builder.into_inner().unwrap();
+    let name = "gleaner-test:restart".to_owned();
+    engine.import(&name, &folder.join("root.tar"), &[]).await.unwrap();
+    name
+}
+
+/// A harness that waits: our own helper, for a word that does not come.
+fn waits(socket: &str) -> Vec<String> {
+    let text = format!(
+        "{HELPER} run --control /run/gleaner/{socket} --listen 127.0.0.1:0 --socket /none --deadline-ms 1000000 --grace-ms 1 -- /none"
+    );
+    text.split(' ').map(str::to_owned).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "starts a dockerd of its own, which needs root"]
+async fn an_engine_that_dies_hangs_nobody_and_is_used_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut dockerd = Dockerd::start(folder.path());
+    let engine = Arc::new(dockerd.connect().await);
+    let image = lay_image(&engine, folder.path()).await;
+    let harness = waits("inner.sock");
+    let harness: Vec<&str> = harness.iter().map(String::as_str).collect();
+    let options = || Options { image: image.clone(), ..Options::default() };
+    let mut one = Sandbox::start(engine.as_ref(), &harness, options()).await;
+    let mut two = Sandbox::start(engine.as_ref(), &harness, options()).await;
+    let sockets = [one.listen("inner.sock"), one.listen("exec.sock"), two.listen("inner.sock")];
+    one.go().await;
+    two.go().await;
+    timeout(LONG, sockets[0].accept()).await.expect("the harness runs").unwrap();
+
+    // A command in flight fails, and does not wait for its time to be up.
+    let (command, id, running) = (waits("exec.sock"), one.id.clone(), Arc::clone(&engine));
+    let command: Vec<String> = command;
+    let in_flight = tokio::spawn(async move {
+        let command: Vec<&str> = command.iter().map(String::as_str).collect();
+        running.exec(&id, &exec_spec(&command)).await
+    });
+    timeout(LONG, sockets[1].accept()).await.expect("the command runs").unwrap();
+    dockerd.end("-KILL");
+    let began = Instant::now();
+    let failed = timeout(QUICK, in_flight).await.expect("it ends with the engine").unwrap().unwrap_err();
+    let asked = timeout(QUICK, engine.ended(&one.id)).await.expect("nobody waits for an engine that is gone").unwrap_err();
+    println!("{failed}; {asked}; {:?}", began.elapsed());
+    // Whoever hangs up ends its sandbox, engine or not: the init says no more.
+    let id = two.id.clone();
+    drop(two);
+
+    // It is back, and nobody connects anew.
+    let again = Dockerd::start(folder.path());
+    again.connect().await;
+    sandbox::ended(engine.as_ref(), &id).await;
+    for id in [&one.id, &id] {
+        engine.remove(id).await.unwrap();
+        assert!(engine.ended(id).await.is_err(), "it is gone");
+    }
+    let three = Sandbox::start(engine.as_ref(), &["/none"], options()).await;
+    engine.remove(&three.id).await.unwrap();
+    drop(again);
+}
+
+/// An engine that is stopped in good order stops its sandboxes: that is told apart from a harness that ended.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "starts a dockerd of its own, which needs root"]
+async fn a_sandbox_that_the_engine_stops_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut dockerd = Dockerd::start(folder.path());
+    let engine = dockerd.connect().await;
+    let image = lay_image(&engine, folder.path()).await;
+    let harness = waits("inner.sock");
+    let harness: Vec<&str> = harness.iter().map(String::as_str).collect();
+    let mut one = Sandbox::start(&engine, &harness, Options { image, ..Options::default() }).await;
+    let inner = one.listen("inner.sock");
+    one.go().await;
+    timeout(LONG, inner.accept()).await.expect("the harness runs").unwrap();
+    dockerd.end("-TERM");
+    assert_eq!(one.line().await.as_deref(), Some("terminated"));
+}
