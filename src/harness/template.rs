@@ -234,9 +234,14 @@ mod tests {
     #[test]
     fn every_harness_fits_every_wire_that_it_speaks() {
         let (catalog, prompt) = (Catalog::load(None).unwrap(), "a \"b\"\n  {{key}}");
+        let other = [("subagents", "true"), ("compaction", "false"), ("context_window", "9000")];
         for harness in catalog.all() {
-            for wire in harness.spec.wires() {
-                let spec = harness.spec.clone().with(&Choice { wire: Some(wire), ..Choice::default() }).unwrap();
+            let known = |name: &str| harness.spec.parameters.contains_key(name);
+            let other =
+                other.iter().filter(|(name, _)| known(name)).map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            let other: Vec<_> = other.collect();
+            for (wire, set) in harness.spec.wires().flat_map(|wire| [(wire, &[][..]), (wire, &other)]) {
+                let spec = harness.spec.clone().with(&Choice { wire: Some(wire), set, ..Choice::default() }).unwrap();
                 let variables = Variables {
                     root_url: "http://127.0.0.1:8080",
                     key: "glr_1",
@@ -251,11 +256,13 @@ mod tests {
                 let launch = Launch::fill(harness, &spec, &variables).unwrap();
                 let mut said = launch.command.iter().chain(&launch.stdin);
                 assert!(said.any(|text| text.ends_with(prompt)), "{} on {wire}", spec.name);
-                for file in &launch.files {
-                    match file.path.rsplit_once('.').unwrap().1 {
-                        "json" => drop(serde_json::from_str::<serde_json::Value>(&file.content).unwrap()),
-                        _ => drop(file.content.parse::<toml::Table>().unwrap()),
-                    }
+                for LaunchFile { path, content, .. } in &launch.files {
+                    let fault = match path.rsplit('.').next().unwrap() {
+                        "json" => serde_json::from_str::<serde_json::Value>(content).err().map(|error| error.to_string()),
+                        "toml" => content.parse::<toml::Table>().err().map(|error| error.to_string()),
+                        _ => None,
+                    };
+                    assert_eq!(fault, None, "{} on {wire} with {set:?}: {content}", spec.name);
                 }
                 let told = launch.files.iter().map(|file| &file.content).chain(launch.env.iter().map(|(_, value)| value));
                 let urls: String = told.chain(&launch.command).map(String::as_str).collect();
