@@ -159,7 +159,7 @@ mod tests {
     fn a_window_is_told_where_a_template_has_it() {
         let window = |text: &str| {
             let spec = spec(text).unwrap();
-            let harness = Harness { spec: spec.clone(), files: BTreeMap::new(), origin: String::new() };
+            let harness = Harness { spec: spec.clone(), files: BTreeMap::new(), origin: String::new(), baseline: None };
             spec.tells_window(&harness).unwrap()
         };
         assert!(!window(""));
