@@ -77,7 +77,7 @@ impl Spec {
         }
     }
 
-    /// Whether the harness is told how many tokens the policy's window has: its parameter `context_window` changes how it starts.
+    /// Whether the harness is told how many tokens the policy's window has: another window changes how it starts.
     ///
     /// # Errors
     /// If a template is wrong.
@@ -91,8 +91,8 @@ impl Spec {
                 workdir: "/work",
                 payload: "/payload",
                 timeout_s: 1,
-                rollout: "rollout",
                 context_window: Some(window),
+                rollout: "rollout",
             };
             Launch::fill(harness, self, &variables)
         };
@@ -159,7 +159,7 @@ mod tests {
     fn a_window_is_told_where_a_template_has_it() {
         let window = |text: &str| {
             let spec = spec(text).unwrap();
-            let harness = Harness { spec: spec.clone(), files: BTreeMap::new(), origin: String::new() };
+            let harness = Harness { spec: spec.clone(), files: BTreeMap::new(), origin: String::new(), baseline: None };
             spec.tells_window(&harness).unwrap()
         };
         assert!(!window(""));
