@@ -21,7 +21,7 @@ pub(super) struct Args {
     /// What to ask it
     #[arg(required_unless_present = "task", conflicts_with = "task")]
     prompt: Option<String>,
-    /// A JSON Lines file of tasks to run instead: objects with id and prompt, and if need be image, files, verify and a time limit
+    /// Tasks to run instead: a Harbor task folder, a folder of them, or a file of JSON Lines: our own tasks or SWE-bench rows
     #[arg(long, value_name = "FILE")]
     task: Option<PathBuf>,
     /// Rollouts of each task; more than one are a group, for training

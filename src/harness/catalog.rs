@@ -5,6 +5,7 @@ use std::path::Path;
 
 use include_dir::{Dir, include_dir};
 
+use super::baseline::Baseline;
 use super::spec::{Spec, SpecError, nearest};
 use crate::wire;
 
@@ -18,12 +19,16 @@ pub struct Harness {
     pub files: BTreeMap<String, Vec<u8>>,
     /// Where it comes from, for people.
     pub origin: String,
+    /// It is no harness but what tries a task itself.
+    pub baseline: Option<Baseline>,
 }
 
 /// All harnesses by name.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
     harnesses: BTreeMap<String, Harness>,
+    /// Those that are no harnesses, found by name and not listed.
+    baselines: Vec<Harness>,
     /// Scripts beside the folders that several builds use.
     shared: BTreeMap<String, Vec<u8>>,
 }
@@ -34,7 +39,8 @@ impl Catalog {
     /// # Errors
     /// If a folder can't be read or a harness's description is wrong.
     pub fn load(extra: Option<&Path>) -> Result<Self, SpecError> {
-        let mut catalog = Self::default();
+        let baselines = Baseline::ALL.into_iter().map(Baseline::harness).collect::<Result<_, _>>()?;
+        let mut catalog = Self { baselines, ..Self::default() };
         catalog.shared.extend(EMBEDDED.files().map(|file| (file.path().display().to_string(), file.contents().to_vec())));
         for folder in EMBEDDED.dirs() {
             let mut files = BTreeMap::new();
@@ -57,7 +63,8 @@ impl Catalog {
     /// # Errors
     /// If there is none; the nearest name is in the error.
     pub fn get(&self, name: &str) -> Result<&Harness, SpecError> {
-        self.harnesses.get(name).ok_or_else(|| SpecError::Unknown {
+        let baseline = || self.baselines.iter().find(|baseline| baseline.spec.name == name);
+        self.harnesses.get(name).or_else(baseline).ok_or_else(|| SpecError::Unknown {
             name: name.to_owned(),
             near: nearest(name, self.harnesses.keys().map(String::as_str)),
             known: self.harnesses.keys().cloned().collect::<Vec<_>>().join(", "),
@@ -114,7 +121,7 @@ impl Catalog {
                 return Err(unreadable(&format!("names the file {named}, which is not there")));
             }
         }
-        self.harnesses.insert(spec.name.clone(), Harness { spec, files, origin: origin.to_owned() });
+        self.harnesses.insert(spec.name.clone(), Harness { spec, files, baseline: None, origin: origin.to_owned() });
         Ok(())
     }
 }
@@ -149,13 +156,25 @@ fn read_folder(root: &Path) -> std::io::Result<BTreeMap<String, Vec<u8>>> {
 #[cfg(test)]
 mod tests {
     use super::super::choice::Choice;
+    use super::super::outcome::matches_pattern;
     use super::*;
 
     #[test]
     fn embedded_harnesses_are_well_formed() {
         let catalog = Catalog::load(None).unwrap();
         let names: Vec<_> = catalog.all().map(|harness| harness.spec.name.as_str()).collect();
-        let expected = ["claude-code", "codex", "gemini-cli", "mini-swe-agent", "openclaw", "opencode", "qwen-code", "zeroclaw"];
+        let expected = [
+            "claude-code",
+            "codex",
+            "gemini-cli",
+            "hermes",
+            "mini-swe-agent",
+            "openclaw",
+            "opencode",
+            "qwen-code",
+            "react",
+            "zeroclaw",
+        ];
         assert_eq!(names, expected);
         for harness in catalog.all() {
             for wire in harness.spec.wires() {
@@ -163,6 +182,37 @@ mod tests {
             }
             for variant in harness.spec.variants.keys() {
                 harness.spec.clone().with(&Choice { variant: Some(variant), ..Choice::default() }).unwrap();
+            }
+        }
+    }
+
+    /// A request's header of each harness on each wire, as it came in runs.
+    fn seen<'a>(harness: &'a str, wire: &str) -> (&'static str, &'a str) {
+        match (harness, wire) {
+            ("claude-code", _) => ("user-agent", "claude-cli/2.1.332 (external, sdk-cli)"),
+            ("codex", _) => ("user-agent", "codex_exec/0.171.0 (Debian 12.0.0; x86_64) unknown (codex_exec; 0.171.0)"),
+            ("gemini-cli", _) => ("user-agent", "GeminiCLI-tui/0.61.0/gleaner-policy (linux; x64; terminal)"),
+            ("opencode", _) => ("user-agent", "opencode/1.18.33 ai-sdk/provider-utils/4.0.23 runtime/bun/1.3.14"),
+            ("qwen-code", "messages") => ("user-agent", "claude-cli/0.24.4 (external, cli)"),
+            ("qwen-code", _) => ("user-agent", "QwenCode/0.24.4 (linux; x64)"),
+            ("react", _) => ("user-agent", "gleaner-react/1"),
+            ("zeroclaw", "messages") => ("x-api-key", "glr_9008aa4ef6ee4ef287610e5c0b6d5348"),
+            (name, _) => ("x-harness", name),
+        }
+    }
+
+    /// Beside those, what an agent's own scripts send.
+    #[test]
+    fn calls_are_signed_on_every_wire() {
+        for harness in Catalog::load(None).unwrap().all() {
+            for wire in harness.spec.wires() {
+                let spec = harness.spec.clone().with(&Choice { wire: Some(wire), ..Choice::default() }).unwrap();
+                let (header, value) = seen(&spec.name, wire);
+                let pattern = spec.signature.get(header).unwrap_or_else(|| panic!("{} on {wire} is not signed", spec.name));
+                assert!(matches_pattern(pattern, value), "{} on {wire}: {value}", spec.name);
+                for other in ["curl/7.88.1", "Python-urllib/3.11", "python-requests/2.32", "OpenAI/Python 3.57.0", "node", ""] {
+                    assert!(!matches_pattern(pattern, other), "{} on {wire}: {other}", spec.name);
+                }
             }
         }
     }

@@ -26,6 +26,11 @@ pub struct RolloutConfig {
     pub log_limit_bytes: usize,
     /// Of a result file no more is read.
     pub result_limit_bytes: usize,
+    /// Of the files that task and harness name to be kept, so many bytes together; each at most `log_limit_bytes`. Of a sandbox's
+    /// temporary files so many come with it into a verifier's copy.
+    pub artifact_limit_bytes: usize,
+    /// A patch that is longer is not taken, and so gets no reward.
+    pub patch_limit_bytes: usize,
 }
 
 impl Default for RolloutConfig {
@@ -41,6 +46,8 @@ impl Default for RolloutConfig {
             resume: true,
             log_limit_bytes: 16 << 20,
             result_limit_bytes: 64 << 20,
+            artifact_limit_bytes: 64 << 20,
+            patch_limit_bytes: 16 << 20,
         }
     }
 }

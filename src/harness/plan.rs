@@ -60,7 +60,7 @@ pub enum Tasks {
 }
 
 /// A harness and the way to run it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HarnessChoice {
     /// `HARNESS` or `HARNESS:VARIANT`.
