@@ -36,7 +36,7 @@ const HOMES: [(&str, &[&str]); 23] = [
     ("rustix", &["store"]),
     // Images are told by their bytes; what must come back is sealed in it.
     ("base64", &["call", "wire"]),
-    ("sha2", &["call", "policy"]),
+    ("sha2", &["call", "policy", "harness"]),
     ("bollard", &["engine"]),
     ("clap", &["cli"]),
     ("indicatif", &["cli"]),

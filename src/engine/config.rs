@@ -81,7 +81,9 @@ fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     })
 }
 
-fn parse_memory(text: &str) -> Option<u64> {
+/// An amount of bytes as people write it: `512m`, `2g`, `2GiB`; without a unit it is none.
+#[must_use]
+pub fn parse_memory(text: &str) -> Option<u64> {
     let text = text.trim().to_ascii_lowercase();
     let text = text.strip_suffix("ib").or_else(|| text.strip_suffix('b')).unwrap_or(&text);
     let (number, shift) = match text.chars().last()? {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-pub use config::{EngineConfig, EngineKind};
+pub use config::{EngineConfig, EngineKind, parse_memory};
 pub use docker::Docker;
 pub use finding::{Finding, Health};
 pub use process::Process;

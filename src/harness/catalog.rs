@@ -5,6 +5,7 @@ use std::path::Path;
 
 use include_dir::{Dir, include_dir};
 
+use super::baseline::Baseline;
 use super::spec::{Spec, SpecError, nearest};
 use crate::wire;
 
@@ -18,12 +19,16 @@ pub struct Harness {
     pub files: BTreeMap<String, Vec<u8>>,
     /// Where it comes from, for people.
     pub origin: String,
+    /// It is no harness but what tries a task itself.
+    pub baseline: Option<Baseline>,
 }
 
 /// All harnesses by name.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
     harnesses: BTreeMap<String, Harness>,
+    /// Those that are no harnesses, found by name and not listed.
+    baselines: Vec<Harness>,
     /// Scripts beside the folders that several builds use.
     shared: BTreeMap<String, Vec<u8>>,
 }
@@ -34,7 +39,8 @@ impl Catalog {
     /// # Errors
     /// If a folder can't be read or a harness's description is wrong.
     pub fn load(extra: Option<&Path>) -> Result<Self, SpecError> {
-        let mut catalog = Self::default();
+        let baselines = Baseline::ALL.into_iter().map(Baseline::harness).collect::<Result<_, _>>()?;
+        let mut catalog = Self { baselines, ..Self::default() };
         catalog.shared.extend(EMBEDDED.files().map(|file| (file.path().display().to_string(), file.contents().to_vec())));
         for folder in EMBEDDED.dirs() {
             let mut files = BTreeMap::new();
@@ -57,7 +63,8 @@ impl Catalog {
     /// # Errors
     /// If there is none; the nearest name is in the error.
     pub fn get(&self, name: &str) -> Result<&Harness, SpecError> {
-        self.harnesses.get(name).ok_or_else(|| SpecError::Unknown {
+        let baseline = || self.baselines.iter().find(|baseline| baseline.spec.name == name);
+        self.harnesses.get(name).or_else(baseline).ok_or_else(|| SpecError::Unknown {
             name: name.to_owned(),
             near: nearest(name, self.harnesses.keys().map(String::as_str)),
             known: self.harnesses.keys().cloned().collect::<Vec<_>>().join(", "),
@@ -114,7 +121,7 @@ impl Catalog {
                 return Err(unreadable(&format!("names the file {named}, which is not there")));
             }
         }
-        self.harnesses.insert(spec.name.clone(), Harness { spec, files, origin: origin.to_owned() });
+        self.harnesses.insert(spec.name.clone(), Harness { spec, files, baseline: None, origin: origin.to_owned() });
         Ok(())
     }
 }

@@ -20,10 +20,17 @@ pub struct RolloutConfig {
     pub attempts: u32,
     /// Seconds that rollouts wait for an engine that does not answer any more before the batch is stopped.
     pub engine_wait_s: u64,
+    /// A server that starts goes on with the batches that one ran before.
+    pub resume: bool,
     /// Of longer output the end is kept.
     pub log_limit_bytes: usize,
     /// Of a result file no more is read.
     pub result_limit_bytes: usize,
+    /// Of the files that task and harness name to be kept, so many bytes together; each at most `log_limit_bytes`. Of a sandbox's
+    /// temporary files so many come with it into a verifier's copy.
+    pub artifact_limit_bytes: usize,
+    /// A patch that is longer is not taken, and so gets no reward.
+    pub patch_limit_bytes: usize,
 }
 
 impl Default for RolloutConfig {
@@ -36,8 +43,11 @@ impl Default for RolloutConfig {
             concurrency: 2,
             attempts: 3,
             engine_wait_s: 300,
+            resume: true,
             log_limit_bytes: 16 << 20,
             result_limit_bytes: 64 << 20,
+            artifact_limit_bytes: 64 << 20,
+            patch_limit_bytes: 16 << 20,
         }
     }
 }

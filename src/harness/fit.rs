@@ -39,10 +39,10 @@ fn needs_container(order: &Order, default: &str) -> Option<String> {
         return Some(format!("the task wants to run as user {}:{}", user.uid, user.gid));
     }
     let verifier = task.verifier.as_ref()?;
-    if verifier.place == Place::Patched || verifier.network || verifier.user.is_some() {
+    if verifier.place != Place::After || verifier.network || verifier.user.is_some() {
         return Some("the task's verifier wants a sandbox of its own".to_owned());
     }
-    let path = verifier.files.keys().next()?;
+    let path = verifier.files.keys().find(|path| path.starts_with('/'))?;
     Some(format!("the task's verifier wants the file {path}, which would be the host's"))
 }
 

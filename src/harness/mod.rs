@@ -2,6 +2,7 @@
 //! driver carries out on an [`Engine`], and its model calls go to a [`ModelEndpoint`] handed in from above.
 
 mod artifacts;
+mod baseline;
 mod batch;
 mod catalog;
 mod check;
@@ -9,23 +10,29 @@ mod choice;
 mod config;
 mod control;
 mod digest;
+mod dispatch;
 mod driver;
 mod endpoint;
 mod fit;
 pub mod helper;
+mod image;
 pub mod isolation;
+mod lock;
 mod outcome;
 mod output;
 mod patience;
 mod payload;
 mod plan;
+mod rewards;
 pub mod run;
 mod sockets;
 pub mod spec;
 pub mod summary;
 pub mod task;
 mod template;
+mod testlog;
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,17 +40,19 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::{Engine, EngineError, Limits};
+use crate::engine::{Engine, Limits};
 use crate::ids::RolloutId;
 use crate::store::{Outcome, Purpose, Rollout};
 use driver::Prepared;
 use spec::Spec;
 
+pub use baseline::Baseline;
 pub use batch::{BatchRun, Kept, Ledger, ResumeError, Standing};
 pub use catalog::{Catalog, Harness};
 pub use check::CheckSpec;
 pub use choice::Choice;
 pub use config::RolloutConfig;
+pub use dispatch::{DispatchError, Dispatcher, Doing, Ground, Live, Means};
 pub use endpoint::{ModelEndpoint, Served, Terms};
 pub use fit::fits;
 pub use outcome::matches_pattern;
@@ -126,7 +135,7 @@ pub enum Progress {
         attempt: u32,
     },
     /// A rollout goes on to this.
-    Step { rollout: RolloutId, doing: &'static str },
+    Step { rollout: RolloutId, doing: Cow<'static, str> },
     /// A rollout has ended.
     Ended(Report),
     /// That rollout ended for no fault of harness or model; another one takes its place.
@@ -190,12 +199,14 @@ const DRIFT: &str = "drift";
 
 async fn prepare<'a>(stage: &Stage<'_>, order: &'a Order, group: &str, helper: PathBuf) -> anyhow::Result<Prepared<'a>> {
     fits(stage.engine, order, &stage.image)?;
-    let image = order.image_or(&stage.image).to_owned();
-    let facts = stage.engine.image(&image).await?.ok_or_else(|| EngineError::NoImage(image.clone()))?;
+    let (image, facts) = image::ready(stage, order).await?;
     let name = order.spec.name.clone();
     let tell = |line: &str| (stage.progress)(Progress::Building { harness: name.clone(), line: line.to_owned() });
     let builder = Builder { cache: &stage.cache, image: &stage.image, progress: &tell, cancel: &stage.cancel };
-    let payload = builder.ready(&order.harness).await?;
+    let payload = match order.harness.baseline {
+        Some(_) => None,
+        None => Some(builder.ready(&order.harness).await?),
+    };
     let by_task = order.task.needs.timeout_s.or(order.spec.run.timeout_s).map(Duration::from_secs);
     let timeout = order.timeout.or(by_task).unwrap_or(Duration::from_secs(stage.config.timeout_s));
     let (limits, terms) = (limits(stage.limits, &order.task.needs), terms(&stage.config, order));

@@ -1,7 +1,6 @@
 //! Payloads: the folders that sandboxes mount to have a harness. Built once per recipe and pin, kept in the cache.
 
 use std::collections::VecDeque;
-use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -11,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::catalog::Harness;
 use super::digest::Digest;
+use super::lock;
 use super::spec::{BuildPlace, Spec, SpecError};
 use super::template::packages;
 
@@ -72,8 +72,8 @@ impl Builder<'_> {
         let failed = |doing: String| move |why| PayloadError::Io { harness: name.clone(), doing, why };
         let payloads = self.cache.join("payloads");
         std::fs::create_dir_all(&payloads).map_err(failed(format!("make {}", payloads.display())))?;
-        let lock = folder.with_extension("lock");
-        let _lock = self.lock(&lock).await.map_err(failed(format!("lock {}", lock.display())))?;
+        let lock_file = folder.with_extension("lock");
+        let _lock = lock::lock(&lock_file, self.progress, self.cancel).await.map_err(failed(format!("lock {}", lock_file.display())))?;
         if folder.is_dir() {
             return Ok(folder);
         }
@@ -90,20 +90,6 @@ impl Builder<'_> {
             tracing::warn!(folder = %partial.display(), %error, "could not remove the remains of a build");
         }
         built.map(|()| folder)
-    }
-
-    async fn lock(&self, path: &Path) -> std::io::Result<File> {
-        let file = File::create(path)?;
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) => (self.progress)("waiting for another process that builds it"),
-            Err(TryLockError::Error(error)) => return Err(error),
-        }
-        let waiting = tokio::task::spawn_blocking(move || file.lock().map(|()| file));
-        tokio::select! {
-            locked = waiting => locked.map_err(std::io::Error::other)?,
-            () = self.cancel.cancelled() => Err(std::io::Error::from(std::io::ErrorKind::Interrupted)),
-        }
     }
 
     async fn build(&self, harness: &Harness, partial: &Path) -> Result<(), PayloadError> {
@@ -259,7 +245,7 @@ mod tests {
              where = \"host\"\npackages = [\"own=={{{{version}}}}\"]\n[run]\ncommand = [\"x\"]\n"
         );
         let files = BTreeMap::from([("build.sh".to_owned(), build.as_bytes().to_vec())]);
-        Harness { spec: Spec::parse("own", &text).unwrap(), files, origin: String::new() }
+        Harness { spec: Spec::parse("own", &text).unwrap(), files, origin: String::new(), baseline: None }
     }
 
     async fn ready(cache: &Path, harness: &Harness) -> Result<PathBuf, PayloadError> {

@@ -38,6 +38,8 @@ pub struct Launch {
     pub files: Vec<LaunchFile>,
     /// The result file, if it is not standard output.
     pub result: Option<String>,
+    /// Files and folders to keep.
+    pub artifacts: Vec<String>,
 }
 
 /// A file to write before the start.
@@ -88,7 +90,8 @@ impl Launch {
         }
         let stdin = spec.run.stdin.as_ref().map(|text| templates.fill("run.stdin", text)).transpose()?;
         let result = spec.outcome.file.as_ref().map(|file| templates.fill("outcome.file", file)).transpose()?;
-        Ok(Self { command, env, stdin, files, result })
+        let artifacts = spec.artifacts.iter().map(|path| templates.fill("artifacts", path)).collect::<Result<_, _>>()?;
+        Ok(Self { command, env, stdin, files, result, artifacts })
     }
 }
 

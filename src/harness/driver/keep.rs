@@ -5,12 +5,15 @@ use std::path::Path;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::{Driver, Outcome, READY};
-use crate::engine::{ExecResult, ExecSpec};
+use super::{Driver, Outcome, READY, said, unread};
+use crate::engine::ExecSpec;
 use crate::harness::artifacts::tail;
 use crate::harness::outcome::Printed;
 use crate::harness::run::{Event, Said};
 use crate::harness::{outcome, output};
+
+/// As many files that were not kept are named in the evidence.
+const LEFT_OUT: usize = 50;
 
 impl Driver<'_> {
     pub(super) async fn read(&mut self) -> Outcome<Event> {
@@ -63,18 +66,39 @@ impl Driver<'_> {
         }
     }
 
-    /// Keeps what the harness made.
+    /// Keeps what the harness made: its patch, and the files that task and harness name.
     pub(super) async fn keep(&mut self) -> Outcome<Event> {
         let served = self.stage.endpoint.seal(self.new.id).await;
         self.artifacts.note("calls", json!(served));
+        self.take_patch().await?;
+        self.keep_files().await?;
         Ok(Event::Kept(served))
     }
-}
 
-fn unread(result: &ExecResult) -> String {
-    match result.exit_code {
-        3 => "is missing".to_owned(),
-        4 => "is not a regular file".to_owned(),
-        code => format!("could not be read (exit code {code}): {}", tail(&result.stderr)),
+    async fn keep_files(&mut self) -> Outcome<()> {
+        let named = self.prepared.order.task.artifacts.iter().chain(&self.launch.artifacts);
+        let mut paths: Vec<String> = named.map(|path| self.in_workdir(path)).collect();
+        paths.sort();
+        paths.dedup();
+        let Some(sandbox) = self.sandbox.clone().filter(|_| !paths.is_empty()) else { return Ok(()) };
+        let config = &self.stage.config;
+        let (limit, each) = (config.artifact_limit_bytes.to_string(), config.log_limit_bytes.to_string());
+        let words = [&*self.helper, "pack", &limit, &each].map(str::to_owned).into_iter().chain(paths).collect();
+        // Headers and padding come on top.
+        let output_limit = 2 * config.artifact_limit_bytes + (32 << 20);
+        let result = self.stage.engine.exec(&sandbox, &ExecSpec { output_limit, ..self.exec(words, READY) }).await?;
+        if result.exit_code != 0 {
+            self.artifacts.note("artifacts", json!({ "error": said(&result) }));
+            return Ok(());
+        }
+        let mut left_out: Vec<String> = String::from_utf8_lossy(&result.stderr).lines().map(str::to_owned).collect();
+        let kept = self.artifacts.keep_files(&result.stdout, &mut left_out);
+        let kept: Vec<Value> = kept.into_iter().map(|(name, bytes)| json!({ "name": name, "bytes": bytes })).collect();
+        self.artifacts.note("artifacts", kept);
+        if !left_out.is_empty() {
+            left_out.truncate(LEFT_OUT);
+            self.artifacts.note("artifacts_left_out", left_out);
+        }
+        Ok(())
     }
 }

@@ -1,9 +1,13 @@
 //! Carries out one rollout: does on the engine what [`super::run`] says, and tells it what came of it.
 
+mod command;
 mod disk;
+mod git;
 mod keep;
+mod patch;
 mod prepare;
 mod probe;
+mod room;
 mod verify;
 mod wait;
 
@@ -14,7 +18,8 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::artifacts::Artifacts;
+use super::artifacts::{Artifacts, tail};
+use super::baseline::Baseline;
 use super::control::{Control, ControlListener};
 use super::endpoint::Terms;
 use super::payload::PAYLOAD;
@@ -23,10 +28,11 @@ use super::sockets::{self, SocketFolder};
 use super::task::User;
 use super::template::{Launch, Variables};
 use super::{DRIFT, ERROR, Order, Progress, Report, Stage, patience};
-use crate::engine::{EngineError, ExecResult, ExecSpec, ImageFacts, Limits, Places, SandboxId};
+use crate::engine::{EngineError, ExecResult, ExecSpec, ImageFacts, Limits, Network, Places, SandboxId};
 use crate::ids::{RolloutId, RolloutKey};
 use crate::store::{Finish, NewRollout, Purpose, Reward, Rollout, RunOf};
 use crate::telemetry::now_ms;
+use git::Base;
 
 /// Where our own helper is in a sandbox.
 const INIT: &str = "/opt/gleaner/init";
@@ -42,7 +48,8 @@ pub(super) struct Prepared<'a> {
     pub order: &'a Order,
     pub image: String,
     pub facts: ImageFacts,
-    pub payload: PathBuf,
+    /// None of what is no harness.
+    pub payload: Option<PathBuf>,
     pub helper: PathBuf,
     /// The group of its rollouts.
     pub group: String,
@@ -64,11 +71,13 @@ pub(super) type Turn = [OwnedSemaphorePermit; 2];
 
 /// A rollout to be kept, of a group that has so many as the order.
 pub(super) fn new_rollout(order: &Order, group: &str, slot: Slot) -> NewRollout {
+    // A task's own solution has nothing to train on.
+    let usual = if order.harness.baseline.is_some() { Purpose::Eval } else { Purpose::Train };
     NewRollout {
         id: RolloutId::generate(),
         key: RolloutKey::generate(),
         created_at: now_ms(),
-        purpose: order.purpose.unwrap_or(Purpose::Train),
+        purpose: order.purpose.unwrap_or(usual),
         task_id: Some(order.task.id.clone()),
         group_id: Some(group.to_owned()),
         group_size: Some(order.samples),
@@ -95,10 +104,17 @@ pub(super) struct Driver<'a> {
     user: User,
     /// Where our helper, the payload and the sockets are, as seen from inside.
     helper: String,
-    payload: String,
+    payload: Option<String>,
     sockets_inside: String,
     sockets: SocketFolder,
+    network: Network,
     sandbox: Option<SandboxId>,
+    /// What was made for the verifier: a sandbox, and the copy of the harness's that it is of.
+    second: Option<SandboxId>,
+    snapshot: Option<String>,
+    /// Where the repository stood before the harness, if its task wants a patch; and the patch.
+    base: Option<Base>,
+    patch: Option<Bytes>,
     listener: Option<ControlListener>,
     control: Option<Control>,
     exit: Option<Exit>,
@@ -120,9 +136,10 @@ impl<'a> Driver<'a> {
         let places = stage.engine.places(&name(new.id)).await?;
         let sockets = SocketFolder::make(new.id)?;
         let workdir = task.workdir.clone().or_else(|| prepared.facts.workdir.clone().filter(|folder| folder.len() > 1));
-        let workdir = workdir.unwrap_or_else(|| places.workdir.clone());
+        let workdir = workdir.map_or_else(|| places.workdir.clone(), |folder| folder.trim_end_matches('/').to_owned());
         let user = task.user.unwrap_or(User { uid: places.user.0, gid: places.user.1 });
-        let payload = stage.engine.inside(&prepared.payload, PAYLOAD);
+        let payload = prepared.payload.as_ref().map(|payload| stage.engine.inside(payload, PAYLOAD));
+        let helper = stage.engine.inside(&prepared.helper, INIT);
         let context_window = stage.endpoint.window(order.policy.as_deref()).await;
         let variables = Variables {
             root_url: &format!("http://{}", places.listen),
@@ -130,12 +147,17 @@ impl<'a> Driver<'a> {
             prompt: &task.prompt,
             home: &places.home,
             workdir: &workdir,
-            payload: &payload,
+            payload: payload.as_deref().unwrap_or_default(),
             timeout_s: prepared.timeout.as_secs(),
             context_window,
             rollout: &new.id.to_string(),
         };
-        let launch = Launch::fill(&order.harness, &order.spec, &variables)?;
+        let launch = match order.harness.baseline {
+            Some(baseline) => baseline.launch(task, &helper)?,
+            None => Launch::fill(&order.harness, &order.spec, &variables)?,
+        };
+        let solution = task.solution.as_ref().filter(|_| order.harness.baseline == Some(Baseline::Oracle));
+        let network = if solution.is_some_and(|solution| solution.network) { Network::Outside } else { Network::None };
         let mut artifacts = Artifacts::new(&stage.artifacts, new.id, stage.config.log_limit_bytes);
         artifacts.note("harness_version", order.spec.version.clone());
         artifacts.note("variant", order.choice.variant());
@@ -154,11 +176,16 @@ impl<'a> Driver<'a> {
             places,
             workdir,
             user,
-            helper: stage.engine.inside(&prepared.helper, INIT),
+            helper,
             payload,
             sockets_inside: stage.engine.inside(sockets.path(), SOCKETS),
             sockets,
+            network,
             sandbox: None,
+            second: None,
+            snapshot: None,
+            base: None,
+            patch: None,
             listener: None,
             control: None,
             exit: None,
@@ -186,11 +213,12 @@ impl<'a> Driver<'a> {
             if let Action::Finish(verdict) = action {
                 return self.finish(verdict).await;
             }
-            (self.stage.progress)(Progress::Step { rollout: self.new.id, doing: doing(&action) });
+            (self.stage.progress)(Progress::Step { rollout: self.new.id, doing: doing(&action).into() });
             let cancel = self.stage.cancel.clone();
             let doing = self.carry_out(&action);
             // What makes something is short and is waited for: broken off, it could leave behind what nobody knows of.
-            let done = if matches!(action, Action::Open | Action::Create) {
+            // Verifying makes a sandbox as well, and minds by itself when it can be broken off.
+            let done = if matches!(action, Action::Open | Action::Create | Action::Verify) {
                 Some(doing.await)
             } else {
                 cancel.run_until_cancelled(doing).await
@@ -220,15 +248,20 @@ impl<'a> Driver<'a> {
     async fn open(&mut self) -> Outcome<Event> {
         self.stage.endpoint.open(self.new.clone(), &self.prepared.terms, &self.sockets.path().join(sockets::MODEL)).await?;
         self.opened = true;
+        if self.prepared.order.harness.baseline.is_some() {
+            // A task's own code has no business with the model.
+            self.stage.endpoint.seal(self.new.id).await;
+        }
         self.listener = Some(ControlListener::bind(&self.sockets.path().join(sockets::CONTROL))?);
         Ok(Event::Done)
     }
 
     /// Clears away and closes the record. Not cancelled: it is what cancelling does.
     async fn finish(mut self, verdict: Verdict) -> Outcome<Report> {
-        (self.stage.progress)(Progress::Step { rollout: self.new.id, doing: "clearing away" });
+        (self.stage.progress)(Progress::Step { rollout: self.new.id, doing: "clearing away".into() });
         // The sandbox ends by itself once nobody listens.
         self.control = None;
+        self.clear_rooms().await;
         if let Some(sandbox) = self.sandbox.take() {
             if let Err(error) = self.remove(&sandbox).await {
                 tracing::error!(rollout.id = %self.new.id, %error, "could not remove a sandbox");
@@ -317,4 +350,19 @@ fn doing(action: &Action) -> &'static str {
         Action::Verify => "verifying",
         Action::Finish(_) => "clearing away",
     }
+}
+
+/// Why our helper could not read a file.
+fn unread(result: &ExecResult) -> String {
+    match result.exit_code {
+        3 => "is missing".to_owned(),
+        4 => "is not a regular file".to_owned(),
+        code => format!("could not be read (exit code {code}): {}", tail(&result.stderr)),
+    }
+}
+
+/// What a command said. An engine that can't start one says so on its standard output.
+fn said(result: &ExecResult) -> String {
+    let said = [tail(&result.stderr), tail(&result.stdout)].join(" ");
+    format!("exit code {}: {}", result.exit_code, said.trim())
 }

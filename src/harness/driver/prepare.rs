@@ -8,11 +8,17 @@ use bytes::Bytes;
 
 use super::{Driver, GRACE, Outcome, READY, name};
 use crate::engine::{Mount, Network, Places, Powers, SandboxId, SandboxSpec};
+use crate::harness::Baseline;
 use crate::harness::artifacts::tail;
 use crate::harness::control::Control;
 use crate::harness::run::Event;
 use crate::harness::sockets;
 use crate::harness::task::User;
+
+/// A folder or file of the host, as sandboxes see it.
+pub(super) fn mount(host: &Path, inside: &str) -> Mount {
+    Mount { host: host.to_owned(), inside: inside.to_owned(), read_only: true }
+}
 
 impl Driver<'_> {
     pub(super) async fn create(&mut self) -> Outcome<Event> {
@@ -23,6 +29,10 @@ impl Driver<'_> {
         if !task.files.is_empty() {
             self.stage.engine.copy_in(&sandbox, &self.workdir, Bytes::from(task.archive(self.user)?)).await?;
         }
+        let solution = task.solution.as_ref().filter(|_| self.prepared.order.harness.baseline == Some(Baseline::Oracle));
+        let none = std::collections::BTreeMap::new();
+        let files = solution.map_or(&none, |solution| &solution.files);
+        self.bring(&sandbox, files, task.folders.iter().map(String::as_str), self.user).await?;
         Ok(Event::Done)
     }
 
@@ -37,10 +47,14 @@ impl Driver<'_> {
         let stdin = self.launch.stdin.as_ref().map(|_| ["--stdin", &stdin_path]);
         let init = init.into_iter().chain(times).chain(stdin.into_iter().flatten()).chain(["--"]);
         let command = init.map(str::to_owned).chain(self.launch.command.iter().cloned()).collect();
-        let mut env = self.launch.env.clone();
+        let task = &self.prepared.order.task;
+        let is_own = |name: &str| self.launch.env.iter().any(|(own, _)| own == name);
+        let of_task = task.env.iter().filter(|(name, _)| !is_own(name)).map(|(name, value)| (name.clone(), value.clone()));
+        let mut env: Vec<(String, String)> = self.launch.env.iter().cloned().chain(of_task).collect();
         env.push(("HOME".to_owned(), self.places.home.clone()));
-        let mount = |host: &Path, inside: &str| Mount { host: host.to_owned(), inside: inside.to_owned(), read_only: true };
         let User { uid, gid } = self.user;
+        let payload = self.prepared.payload.as_ref().zip(self.payload.as_ref()).map(|(host, inside)| mount(host, inside));
+        let ours = [mount(&self.prepared.helper, &self.helper), mount(self.sockets.path(), &self.sockets_inside)];
         let memory = self.prepared.limits.memory_bytes;
         SandboxSpec {
             name: name(self.new.id),
@@ -50,11 +64,7 @@ impl Driver<'_> {
             workdir: self.workdir.clone(),
             own_workdir: true,
             user: format!("{uid}:{gid}"),
-            mounts: vec![
-                mount(&self.prepared.payload, &self.payload),
-                mount(&self.prepared.helper, &self.helper),
-                mount(self.sockets.path(), &self.sockets_inside),
-            ],
+            mounts: payload.into_iter().chain(ours).collect(),
             // What lies there is the sandbox's memory: one that fills it must run out of room, not of memory.
             tmpfs: vec![
                 // Of a full one the harness is told; without a bound the sandbox's memory would be used up.
@@ -62,8 +72,9 @@ impl Driver<'_> {
                 (self.places.home.clone(), format!("exec,mode=0755,uid={uid},gid={gid},size={}", memory / 2)),
             ],
             limits: self.prepared.limits,
-            network: Network::None,
-            powers: Powers::None,
+            network: self.network,
+            // A solution that reaches the outside may install what it needs, as its task's image did.
+            powers: if self.network == Network::Outside && self.user == User::ROOT { Powers::Usual } else { Powers::None },
             labels: vec![("gleaner.rollout".to_owned(), self.new.id.to_string())],
         }
     }
@@ -86,6 +97,7 @@ impl Driver<'_> {
         if let Some(stdin) = &self.launch.stdin {
             write(control, &stdin_path(&self.places), "600", stdin).await?;
         }
+        self.note_base().await?;
         Ok(Event::Done)
     }
 

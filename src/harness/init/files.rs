@@ -1,5 +1,6 @@
 //! Files of the sandbox, whatever tools its image has.
 
+use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
@@ -45,7 +46,7 @@ fn own_open(folder: &File, device: u64, uid: u32, gid: u32) -> io::Result<()> {
     Ok(())
 }
 
-fn open(path: &Path, flags: i32) -> io::Result<File> {
+pub fn open(path: &Path, flags: i32) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(sys::O_NOFOLLOW | sys::O_NONBLOCK | flags).open(path)
 }
 
@@ -83,5 +84,27 @@ pub fn cat(path: &Path, limit: u64) -> io::Result<()> {
         exit(4);
     }
     io::copy(&mut file.take(limit), &mut io::stdout().lock())?;
+    Ok(())
+}
+
+/// Removes files, and folders with all that is in them. No link is followed; what is not there is fine, and what can't be removed is
+/// moved aside.
+pub fn clear(paths: &[OsString]) -> io::Result<()> {
+    for path in paths.iter().map(Path::new) {
+        let removed = match fs::symlink_metadata(path) {
+            Ok(facts) if facts.is_dir() => fs::remove_dir_all(path),
+            Ok(_) => fs::remove_file(path),
+            Err(error) => Err(error),
+        };
+        match removed {
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+            Err(_) => {
+                let mut aside = path.as_os_str().to_owned();
+                aside.push(format!(".left-{}", std::process::id()));
+                doing(format_args!("remove {}", path.display()), fs::rename(path, aside))?;
+            }
+            Ok(()) => {}
+        }
+    }
     Ok(())
 }

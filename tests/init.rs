@@ -1,0 +1,129 @@
+//! The sandbox's init as a program by itself: the commands that need no container.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::os::unix::fs::symlink;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use gleaner::harness::helper;
+use tempfile::TempDir;
+
+struct Init {
+    folder: TempDir,
+    program: std::path::PathBuf,
+}
+
+impl Init {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let program = helper::install(&folder.path().join("cache")).unwrap();
+        Self { folder, program }
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        Command::new(&self.program).args(words).env("HIDDEN", "secret").env("SHOWN", "yes").output().unwrap()
+    }
+
+    fn exec(&self, deadline_ms: u64, script: &str) -> (Option<i32>, String, Duration) {
+        let began = Instant::now();
+        let deadline = deadline_ms.to_string();
+        let words = ["exec", "--deadline-ms", &deadline, "--grace-ms", "100", "--unset", "HIDDEN", "--", "sh", "-c", script];
+        let output = self.run(&words);
+        (output.status.code(), String::from_utf8(output.stdout).unwrap(), began.elapsed())
+    }
+
+    /// What an archive has, by name: the content of a file, the target of a link.
+    fn packed(&self, limit: &str, each: &str, paths: &[&str]) -> (BTreeMap<String, String>, String) {
+        let output = self.run(&[&["pack", limit, each], paths].concat());
+        assert!(output.status.success(), "{output:?}");
+        let mut found = BTreeMap::new();
+        for entry in tar::Archive::new(&output.stdout[..]).entries().unwrap() {
+            let mut entry = entry.unwrap();
+            let mut text = String::new();
+            entry.read_to_string(&mut text).unwrap();
+            if let Some(target) = entry.link_name().unwrap() {
+                text = format!("-> {}", target.display());
+            }
+            found.insert(format!("/{}", entry.path().unwrap().display()), text);
+        }
+        (found, String::from_utf8(output.stderr).unwrap())
+    }
+}
+
+#[test]
+fn a_command_ends_with_all_that_it_started() {
+    let init = Init::new();
+    assert_eq!(init.exec(60_000, "echo $SHOWN$HIDDEN; exit 3").0, Some(3));
+    assert_eq!(init.exec(60_000, "echo $SHOWN$HIDDEN").1, "yes\n");
+    assert_eq!(init.exec(60_000, "kill -9 $$").0, Some(137));
+    assert_eq!(init.exec(60_000, "exec /no/such/program").0, Some(127));
+    // What a command leaves holds its output open: waiting for its end would wait for theirs.
+    let marker = init.folder.path().join("alive").display().to_string();
+    let (code, _, took) = init.exec(60_000, &format!("setsid sh -c 'sleep 300; touch {marker}' & sleep 300 & exit 0"));
+    assert_eq!(code, Some(0));
+    assert!(took < Duration::from_secs(60), "{took:?}");
+    // One that minds no signal, in a session of its own.
+    let stubborn = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 300; done' & while :; do sleep 300; done";
+    let (code, _, took) = init.exec(300, stubborn);
+    assert_eq!(code, Some(124));
+    assert!(took < Duration::from_secs(60), "{took:?}");
+}
+
+#[test]
+fn files_are_packed_and_links_are_not_followed() {
+    let init = Init::new();
+    let root = init.folder.path().join("root");
+    let long = "n".repeat(150);
+    std::fs::create_dir_all(root.join(&long)).unwrap();
+    std::fs::write(root.join(&long).join("deep"), "in a long name").unwrap();
+    std::fs::write(root.join("a"), "one").unwrap();
+    std::fs::write(root.join("large"), "x".repeat(2_000)).unwrap();
+    symlink("/etc/passwd", root.join("link")).unwrap();
+    symlink(format!("/{long}"), root.join("long link")).unwrap();
+    let path = |name: &str| root.join(name).display().to_string();
+    assert!(Command::new("mkfifo").arg(path("fifo")).status().unwrap().success());
+    let (found, said) = init.packed("10000", "1000", &[&path(""), &path("missing")]);
+    let expected = [
+        (path("a"), "one".to_owned()),
+        (path("link"), "-> /etc/passwd".to_owned()),
+        (path("long link"), format!("-> /{long}")),
+        (path(&long), String::new()),
+        (path(&format!("{long}/deep")), "in a long name".to_owned()),
+    ];
+    let mut shown = found.clone();
+    shown.retain(|name, _| name.trim_end_matches('/') != root.display().to_string());
+    assert_eq!(shown, BTreeMap::from(expected));
+    let said: Vec<String> = said.lines().map(|line| line.replace(&root.display().to_string(), "")).collect();
+    assert_eq!(said.len(), 3, "{said:?}");
+    assert_eq!(said[..2], ["/fifo: it is no file", "/large: its 2000 bytes are too many"]);
+    assert!(said[2].starts_with("/missing: "), "{said:?}");
+    let (found, _) = init.packed("3", "1000", &[&path("a"), &path(&long)]);
+    assert_eq!(found.keys().filter(|name| name.ends_with("/a") || name.ends_with("deep")).count(), 1, "together they are bounded");
+}
+
+#[test]
+fn what_is_cleared_is_gone_and_nothing_behind_a_link_is() {
+    let init = Init::new();
+    let root = init.folder.path();
+    std::fs::create_dir_all(root.join("tests/inner")).unwrap();
+    std::fs::write(root.join("tests/inner/planted"), "").unwrap();
+    std::fs::create_dir(root.join("kept")).unwrap();
+    std::fs::write(root.join("kept/file"), "").unwrap();
+    symlink("../kept", root.join("tests/link")).unwrap();
+    symlink("kept", root.join("logs")).unwrap();
+    let path = |name: &str| root.join(name).display().to_string();
+    let output = init.run(&["clear", &path("tests"), &path("logs"), &path("missing"), &path("kept/file/below")]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(!root.join("tests").exists() && !root.join("logs").exists() && root.join("kept/file").exists());
+}
+
+#[test]
+fn an_idle_one_ends_in_time() {
+    let init = Init::new();
+    let began = Instant::now();
+    assert!(init.run(&["idle", "50"]).status.success());
+    assert!(began.elapsed() >= Duration::from_millis(50));
+}
