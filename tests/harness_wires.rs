@@ -7,8 +7,9 @@
 mod support;
 
 use serde_json::{Value, json};
-use support::policy::Reply;
-use support::turns::{MAKE, SUBMIT, Turns, call, fenced};
+use support::policy::{Reply, ScriptedPolicy};
+use support::run::Bench;
+use support::turns::{MAKE, SUBMIT, Turns, acted, call, fenced};
 
 /// A harness on a wire.
 struct Cell {
@@ -83,6 +84,7 @@ impl Cell {
         let (tool, _) = self.shell;
         let [first, last] = match self.harness {
             "mini-swe-agent:text" => [fenced(MAKE), fenced(SUBMIT)],
+            "react:text" => [acted(MAKE), Reply::text("Thought: turn {n}.\nFinal Answer: made it.")],
             "mini-swe-agent" => [call(tool, &self.arguments()), call(tool, &json!({"command": SUBMIT}))],
             _ => [call(tool, &self.arguments()), Reply::text("Made it in turn {n}.")],
         };
@@ -111,6 +113,21 @@ fn mini(wire: &'static str, when: When) -> Cell {
 fn mini_text(wire: &'static str, when: When) -> Cell {
     let shell = ("", json!({}));
     Cell { harness: "mini-swe-agent:text", wire, shell, streams: false, reasons: false, branches: None, when }
+}
+
+fn react(when: When) -> Cell {
+    let shell = ("bash", json!({}));
+    Cell { harness: "react", wire: "chat", shell, streams: false, reasons: true, branches: None, when }
+}
+
+fn react_text(when: When) -> Cell {
+    let shell = ("", json!({}));
+    Cell { harness: "react:text", wire: "chat", shell, streams: false, reasons: true, branches: None, when }
+}
+
+fn hermes() -> Cell {
+    let (shell, when) = (("terminal", json!({})), When::Wide(1));
+    Cell { harness: "hermes", wire: "chat", shell, streams: true, reasons: true, branches: None, when }
 }
 
 fn zeroclaw(wire: &'static str) -> Cell {
@@ -177,4 +194,30 @@ cells! {
     openclaw_on_chat 418: openclaw("chat", Some(MOVED));
     openclaw_on_responses 419: openclaw("responses", None);
     openclaw_on_messages 420: openclaw("messages", Some(MOVED_PART));
+    react_on_chat 421: react(When::Always);
+    react_without_tools_on_chat 422: react_text(When::Always);
+    hermes_on_chat 423: hermes();
+}
+
+/// What a script sends that the agent wrote: the harness's own key and URL, and nothing else of it.
+const SCRIPT: &str = r#"python3 - <<'END'
+import json, urllib.request
+body = json.dumps({"model": "any", "messages": [{"role": "user", "content": "x"}]}).encode()
+request = urllib.request.Request("http://127.0.0.1:8080/v1/chat/completions", body, {"content-type": "application/json"})
+print(urllib.request.urlopen(request).status)
+END"#;
+
+#[tokio::test]
+#[ignore = "needs Docker and, once, the package registries"]
+async fn a_script_of_the_agent_is_foreign() {
+    let policy = ScriptedPolicy::start(424, []).await;
+    policy.each_conversation([call("bash", &json!({"command": SCRIPT})), Reply::text("Asked.")]);
+    let bench = Bench::new(policy.url());
+    let ended = bench.run(&["react", "p"]).await;
+    let (id, rollout) = ended.rollout();
+    assert_eq!((&rollout["outcome"], &rollout["calls"]), (&json!("passed"), &json!(3)), "{ended:?}");
+    let shown = bench.show(&id).await;
+    let left_out: Vec<&Value> = shown["left_out"].as_array().unwrap().iter().map(|left| &left["reason"]).collect();
+    assert_eq!(left_out, ["foreign"], "{:#}", shown["left_out"]);
+    assert_eq!(shown["samples"].as_array().unwrap().len(), 1);
 }

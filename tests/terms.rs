@@ -66,6 +66,7 @@ impl Server {
             client_keys: ClientKeys::default(),
             open: false,
             body_limit: 1 << 20,
+            harnesses_reach_it: false,
             compress: false,
             cors_origins: Arc::default(),
             metrics: PrometheusBuilder::new().build_recorder().handle(),
@@ -147,7 +148,7 @@ impl Client {
                 let text = String::from_utf8_lossy(&seen).into_owned();
                 if let Some((head, body)) = text.split_once("\r\n\r\n") {
                     let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).expect("a whole body");
-                    if body.len() >= length.parse().unwrap() {
+                    if body.len() >= length.parse::<usize>().unwrap() {
                         return (head[9..12].parse().unwrap(), serde_json::from_str(body).unwrap());
                     }
                 }

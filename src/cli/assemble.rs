@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
 use crate::engine::EngineKind;
-use crate::http::{AdminKey, ClientKeys, Http};
+use crate::http::{AdminKey, Batches, ClientKeys, Http};
 use crate::ids::ProcessId;
 use crate::policy::{self, Policy, PolicyConfig};
 use crate::proxy::{App, Policies, Rollouts};
@@ -138,6 +138,7 @@ pub(super) async fn http_with(config: &Config, policies: Policies) -> Result<Htt
     };
     Ok(Http {
         app: Arc::new(app),
+        batches: Batches::default(),
         admin_key,
         client_keys,
         open: config.server.open.unwrap_or(config.server.listen.ip().is_loopback()),

@@ -30,7 +30,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "BATCH")]
     resume: Option<String>,
     /// With --resume: go on although tasks or harnesses are not what they were
-    #[arg(long, requires = "resume")]
+    #[arg(long, requires = "resume", conflicts_with = "tasks")]
     force: bool,
     #[command(flatten)]
     pub how: How,

@@ -18,7 +18,7 @@ use crate::trajectory::Drift;
 /// Takes rollouts that have ended, open ones recorded without a harness of ours (purpose `record`), and any named by --rollout.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// `samples`: token ids, loss masks and log-probabilities. `messages`: conversations for SFT.
+    /// `samples`: token ids, loss masks and log-probabilities. `messages`: conversations for SFT. `predictions`: patches, as SWE-bench's evaluation reads them.
     #[arg(value_parser = PossibleValuesParser::new(export::ALL.iter().map(|format| format.name())))]
     format: String,
     /// The file to write; its ending says the form: .jsonl, or for samples .parquet. One that is there is replaced once the new one is whole.
@@ -38,7 +38,7 @@ impl Args {
     /// Refuses options that say nothing together.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         ensure!(
-            self.filter.max_tokens.is_none() || self.format != "messages",
+            self.filter.max_tokens.is_none() || self.format == "samples",
             "--max-tokens counts token ids, which {} has not",
             self.format
         );
@@ -87,6 +87,9 @@ fn report(summary: &Summary) -> String {
             "nothing was written: the rollouts that match are still open; finish them, or name them with --rollout"
         ),
         (0, 0) => writeln!(text, "nothing was written: no rollout matches; `gleaner list` shows which there are"),
+        (0, _) if summary.format == "predictions" => {
+            writeln!(text, "nothing was written: {rollouts} matched, and none left a patch")
+        }
         (0, _) => writeln!(text, "nothing was written: {rollouts} matched, and none of their calls gives a sample"),
         (count, _) => {
             let checked = if summary.checked { ", every invariant holds" } else { "" };
@@ -171,7 +174,7 @@ mod tests {
     #[test]
     fn wrong_usage_says_what_is_right() {
         let error = |args: &[&str]| parse(args).unwrap_err().to_string();
-        assert!(error(&["parquet", "--out", "a"]).contains("samples, messages"));
+        assert!(error(&["parquet", "--out", "a"]).contains("samples, messages, predictions"));
         assert!(error(&["samples"]).contains("--out"));
         assert!(error(&["samples", "--out", "a.jsonl", "--without", "titles"]).contains("side"));
         assert!(parse(&["messages", "--out", "a.jsonl", "--max-tokens", "9"]).unwrap().check().is_err());

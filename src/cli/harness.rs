@@ -33,7 +33,7 @@ enum Command {
     List,
     /// Builds a harness's payload, if it is not there; `run` does so by itself
     Build {
-        /// The harness
+        /// The harness, or `all`
         name: String,
     },
     /// Checks harnesses against a scripted policy, in containers without network
@@ -94,9 +94,8 @@ pub(super) async fn run(
     cancel: &CancellationToken,
 ) -> anyhow::Result<ExitCode> {
     let base = &config.engine.base_image;
-    let no_engine = |doing: String| EngineError::Failed { doing, why: "there is no container engine".to_owned() };
     if let Command::Check(check) = &args.command {
-        let engine = engine.ok_or_else(|| no_engine("check harnesses".to_owned()))?;
+        let engine = engine.ok_or_else(|| no_engine("check harnesses"))?;
         let harnesses = args.harnesses.as_deref();
         return check::run(check, &check::Surroundings { config, engine, harnesses, json: args.json, cancel }).await;
     }
@@ -106,23 +105,46 @@ pub(super) async fn run(
         Command::Check(_) => {}
         Command::List => print(&listed(&catalog, &cache, args.json)?)?,
         Command::Build { name } => {
-            let harness = catalog.get(name)?;
-            if harness.spec.payload.place == BuildPlace::Container {
-                let engine = engine.ok_or_else(|| no_engine(format!("build {name}")))?;
-                ensure_builder_image(harness, engine, base, &cache).await?;
+            let all = name == "all";
+            let chosen: Vec<&Harness> = if all { catalog.all().collect() } else { vec![catalog.get(name)?] };
+            let mut failed = Vec::new();
+            for harness in chosen {
+                let name = &harness.spec.name;
+                match build(harness, engine, base, &cache, cancel).await {
+                    Ok(folder) if args.json => print(&format!("{}\n", json!({"name": name, "payload": folder})))?,
+                    Ok(folder) => print(&format!("{name} is in {}\n", folder.display()))?,
+                    Err(error) if all && !cancel.is_cancelled() => failed.push(format!("{name}: {error:#}")),
+                    Err(error) => return Err(error),
+                }
             }
-            let watcher = Watcher::new(std::sync::Arc::new(|_| 0));
-            let tell = |line: &str| watcher.tell(Progress::Building { harness: name.clone(), line: line.to_owned() });
-            let built = Builder { cache: &cache, image: base, progress: &tell, cancel }.ready(harness).await;
-            watcher.done();
-            let folder = built?;
-            let shown = folder.display();
-            let text =
-                if args.json { json!({"name": name, "payload": folder}).to_string() } else { format!("{name} is in {shown}") };
-            print(&format!("{text}\n"))?;
+            anyhow::ensure!(failed.is_empty(), "{}", failed.join("\n"));
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn no_engine(doing: impl Into<String>) -> EngineError {
+    EngineError::Failed { doing: doing.into(), why: "there is no container engine".to_owned() }
+}
+
+/// The folder of a harness's payload, built if it is not there.
+async fn build(
+    harness: &Harness,
+    engine: Option<&dyn Engine>,
+    base: &str,
+    cache: &Path,
+    cancel: &CancellationToken,
+) -> anyhow::Result<PathBuf> {
+    let name = &harness.spec.name;
+    if harness.spec.payload.place == BuildPlace::Container {
+        let engine = engine.ok_or_else(|| no_engine(format!("build {name}")))?;
+        ensure_builder_image(harness, engine, base, cache).await?;
+    }
+    let watcher = Watcher::new(std::sync::Arc::new(|_| 0));
+    let tell = |line: &str| watcher.tell(Progress::Building { harness: name.clone(), line: line.to_owned() });
+    let built = Builder { cache, image: base, progress: &tell, cancel }.ready(harness).await;
+    watcher.done();
+    Ok(built?)
 }
 
 fn listed(catalog: &Catalog, cache: &Path, json: bool) -> Result<String, SpecError> {
@@ -131,15 +153,16 @@ fn listed(catalog: &Catalog, cache: &Path, json: bool) -> Result<String, SpecErr
     let mut objects = Vec::new();
     for harness in catalog.all() {
         let spec = &harness.spec;
-        let built = builder.folder(harness)?.is_dir();
+        let folder = builder.folder(harness)?;
+        let bytes = folder.is_dir().then(|| size(&folder));
         let variants: Vec<&str> = spec.variants.keys().map(String::as_str).collect();
         let wires: Vec<&str> = spec.wires().collect();
         objects.push(json!({
-            "name": spec.name, "version": spec.version, "wires": wires, "variants": variants, "built": built,
+            "name": spec.name, "version": spec.version, "wires": wires, "variants": variants, "built": bytes.is_some(), "bytes": bytes,
             "origin": harness.origin, "description": spec.description,
         }));
         let variants = if variants.is_empty() { "-".to_owned() } else { variants.join(", ") };
-        let built = if built { "yes" } else { "no" }.to_owned();
+        let built = bytes.map_or_else(|| "no".to_owned(), |bytes| format!("{} MB", bytes.div_ceil(1_000_000)));
         let row = [&spec.name, &spec.version, &wires.join(", "), &variants, &built, &spec.description];
         rows.push(row.map(Clone::clone).to_vec());
     }
@@ -147,6 +170,18 @@ fn listed(catalog: &Catalog, cache: &Path, json: bool) -> Result<String, SpecErr
         return Ok(format!("{}\n", json!({ "harnesses": objects })));
     }
     Ok(table(&["name", "version", "wires", "variants", "built", "description"], &rows, Paint::of_stdout()))
+}
+
+/// The bytes of a folder's files; what can't be read counts nothing.
+fn size(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .map(|entry| match entry.metadata() {
+            Ok(about) if about.is_dir() => size(&entry.path()),
+            Ok(about) => about.len(),
+            Err(_) => 0,
+        })
+        .sum()
 }
 
 #[cfg(test)]
@@ -162,8 +197,13 @@ mod tests {
         let mini = rows.iter().find(|row| row["name"] == "mini-swe-agent").unwrap();
         let told = json!({"wires": mini["wires"], "built": mini["built"], "variants": mini["variants"]});
         assert_eq!(told, json!({"wires": ["chat", "messages", "responses"], "built": false, "variants": ["text"]}));
+        let codex = catalog.get("codex").unwrap();
+        let builder = Builder { cache: cache.path(), image: "", progress: &|_| {}, cancel: &CancellationToken::new() };
+        let folder = builder.folder(codex).unwrap().join("bin");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("codex"), [0; 1_000_001]).unwrap();
         let text = listed(&catalog, cache.path(), false).unwrap();
         let codex = text.lines().find(|line| line.starts_with("codex ")).unwrap();
-        assert!(codex.contains(" responses "), "{text}");
+        assert!(codex.contains(" responses ") && codex.contains(" 2 MB "), "{text}");
     }
 }

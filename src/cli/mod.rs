@@ -4,6 +4,7 @@ mod assemble;
 mod audit;
 mod batch;
 mod check;
+mod dispatch;
 mod doctor;
 mod engine;
 mod export;
@@ -11,6 +12,7 @@ mod filter;
 mod harness;
 mod list;
 mod progress;
+mod remote;
 mod run;
 mod runner;
 mod scripted;
@@ -45,6 +47,8 @@ enum Command {
         store: StoreArgs,
         #[command(flatten)]
         policy: PolicyArgs,
+        #[command(flatten)]
+        engine: EngineArgs,
         #[command(flatten)]
         args: serve::Args,
     },
@@ -160,7 +164,7 @@ pub fn main() -> ExitCode {
 async fn run_command(command: Command) -> Result<ExitCode, Stop> {
     match command {
         Command::Audit { store, policy, args } => audit::run(&store, &policy, args).await,
-        Command::Serve { store, policy, args } => serve::run(&store, &policy, args).await,
+        Command::Serve { store, policy, engine, args } => serve::run(&store, &policy, &engine, args).await,
         Command::Run { store, policy, engine, args } => runner::run(&store, &policy, &engine, args).await,
         Command::Batch { store, policy, engine, args } => runner::batch(&store, &policy, &engine, args).await,
         Command::Harness { store, args } => runner::harness(&store, args).await,

@@ -91,7 +91,7 @@ impl Watcher {
                 let what = format!("{harness} on {} #{index}{again}", harmless(&task_id).replace('\n', " "));
                 self.began(rollout, what);
             }
-            Progress::Step { rollout, doing } => self.step(rollout, doing),
+            Progress::Step { rollout, doing } => self.step(rollout, &doing),
             Progress::Ended(report) => self.ended(&report),
             Progress::Retry { rollout, attempt } => {
                 self.state().retries += 1;
@@ -122,10 +122,10 @@ impl Watcher {
         bar
     }
 
-    fn step(&self, rollout: RolloutId, doing: &'static str) {
+    fn step(&self, rollout: RolloutId, doing: &str) {
         let state = self.state();
         if let Some(bar) = state.running.get(&rollout).and_then(|running| running.bar.as_ref()) {
-            bar.set_message(doing);
+            bar.set_message(doing.to_owned());
         } else if self.bars.is_none() && state.whole.is_none() {
             write_line(&format!("rollout {rollout}: {doing}"));
         }

@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::list::name_of;
+use super::remote::Refused;
 use super::terminal::{Paint, harmless, table};
 use crate::harness::spec::SpecError;
 use crate::harness::{HarnessChoice, Plan, PlanError, Report, ResumeError, TaskError, Tasks};
@@ -114,7 +115,8 @@ impl Args {
 
 /// Whether an error is the user's to mend on the command line or in a file: exit code 2.
 pub(super) fn is_usage(error: &anyhow::Error) -> bool {
-    error.is::<SpecError>()
+    error.downcast_ref::<Refused>().is_some_and(|refused| refused.usage)
+        || error.is::<SpecError>()
         || error.is::<TaskError>()
         || error.is::<PlanError>()
         || matches!(error.downcast_ref(), Some(ResumeError::Unknown(..)))

@@ -11,7 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::engine::Engine;
-use crate::harness::{BatchRun, Catalog, Kept, Ledger, ModelEndpoint, Order, Plan, Stage, Standing};
+use crate::harness::summary::Summary;
+use crate::harness::{BatchRun, Catalog, Kept, Ledger, ModelEndpoint, Order, Plan, Report, Stage, Standing};
 use crate::http::{self, Http, SocketEndpoint};
 use crate::ids::BatchId;
 
@@ -19,19 +20,19 @@ use super::assemble::{self, EngineArgs, PolicyArgs, StoreArgs};
 use super::batch::Asked;
 use super::progress::Watcher;
 use super::terminal::{Paint, harmless, print};
-use super::{Signals, Stop, batch, engine, harness, run, scripted, show, summary};
+use super::{Signals, Stop, batch, engine, harness, remote, run, scripted, show, summary};
 
 /// `gleaner run`.
 pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, engine: &EngineArgs, args: run::Args) -> Result<ExitCode, Stop> {
     let asked = Asked::New(Box::new(args.plan()));
     let done = execute(store, policy, engine, &asked, &args.how).await?;
-    for report in &done.standing.reports {
+    for report in &done.reports {
         if let Some(error) = &report.error {
             let id = report.id;
             tracing::error!(rollout.id = %id, "{}; what it printed is in {}", harmless(error), report.artifacts.display());
         }
     }
-    let reports = &done.standing.reports;
+    let reports = &done.reports;
     let line = || format!("{}\n", json!({ "rollouts": run::rows(reports) }));
     print(&if args.how.json { line() } else { run::rendered(reports, Paint::of_stdout()) })?;
     Ok(done.code())
@@ -45,23 +46,27 @@ pub(super) async fn batch(
     args: batch::Args,
 ) -> Result<ExitCode, Stop> {
     let done = execute(store, policy, engine, &args.asked(), &args.how).await?;
-    let Standing { reports, summaries, .. } = &done.standing;
+    let Done { reports, summaries, .. } = &done;
     let line = || format!("{}\n", json!({ "rollouts": run::rows(reports), "summary": summaries, "batch": done.id }));
     print(&if args.how.json { line() } else { summary::rendered(summaries, Paint::of_stdout()) })?;
     Ok(done.code())
 }
 
 /// What became of a batch.
-struct Done {
-    id: BatchId,
-    standing: Standing,
-    cancelled: bool,
+pub(super) struct Done {
+    pub id: BatchId,
+    /// Of each sample the rollout that counts.
+    pub reports: Vec<Report>,
+    pub summaries: Vec<Summary>,
+    /// Every sample has one.
+    pub whole: bool,
+    pub cancelled: bool,
 }
 
 impl Done {
     fn code(&self) -> ExitCode {
-        let well = self.standing.reports.iter().all(|report| run::ended_by_itself(report.outcome));
-        let all = !self.cancelled && self.standing.is_whole() && well;
+        let well = self.reports.iter().all(|report| run::ended_by_itself(report.outcome));
+        let all = !self.cancelled && self.whole && well;
         if all { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }
@@ -74,9 +79,8 @@ async fn execute(
     asked: &Asked<'_>,
     how: &run::How,
 ) -> Result<Done, Stop> {
-    if how.server.is_some() {
-        let why = "--server comes in a later version; without it the model calls are served by this command, on the same store";
-        return Err(Stop::Failed(anyhow::anyhow!(why)));
+    if let Some(server) = &how.server {
+        return remote::execute(server, asked, how).await.map_err(stop);
     }
     let mut config = store.config()?;
     engine.apply(&mut config);
@@ -164,7 +168,9 @@ async fn served(
         ));
     }
     ended.unwrap_or(Ok(()))?;
-    Ok(Done { id: batch.id, standing, cancelled: cancel.is_cancelled() })
+    let whole = standing.is_whole();
+    let Standing { reports, summaries, .. } = standing;
+    Ok(Done { id: batch.id, reports, summaries, whole, cancelled: cancel.is_cancelled() })
 }
 
 async fn go(
@@ -176,7 +182,7 @@ async fn go(
     cancel: CancellationToken,
 ) -> anyhow::Result<()> {
     let Config { engine, rollout, .. } = surroundings.config;
-    images(batch, surroundings).await?;
+    images(surroundings.engine, &engine.base_image, &surroundings.cache, &batch.orders).await?;
     let concurrency = batch.plan.concurrency.unwrap_or(rollout.concurrency).max(1);
     let stage = Stage {
         engine: surroundings.engine,
@@ -194,19 +200,18 @@ async fn go(
 }
 
 /// Sees to the images that are needed. One that can't be had fails its own rollouts, unless there are no others.
-async fn images(batch: &BatchRun, surroundings: &Surroundings<'_>) -> anyhow::Result<()> {
-    let base = &surroundings.config.engine.base_image;
-    let only = batch.orders.len() == 1;
-    for image in batch.orders.iter().map(|order| order.image_or(base)).collect::<BTreeSet<_>>() {
-        match surroundings.engine.ensure(image).await {
+pub(super) async fn images(engine: &dyn Engine, base: &str, cache: &Path, orders: &[Order]) -> anyhow::Result<()> {
+    let only = orders.len() == 1;
+    for image in orders.iter().map(|order| order.image_or(base)).collect::<BTreeSet<_>>() {
+        match engine.ensure(image).await {
             Err(error) if only => return Err(error.into()),
             Err(error) => tracing::error!(image, %error, "an image can't be had; its tasks can't be run"),
             Ok(_) => {}
         }
     }
     let mut seen = BTreeSet::new();
-    for order in batch.orders.iter().filter(|order| seen.insert(&order.spec.name)) {
-        let ensured = harness::ensure_builder_image(&order.harness, surroundings.engine, base, &surroundings.cache).await;
+    for order in orders.iter().filter(|order| seen.insert(&order.spec.name)) {
+        let ensured = harness::ensure_builder_image(&order.harness, engine, base, cache).await;
         match ensured {
             Err(error) if only => return Err(error),
             Err(error) => tracing::error!(harness = order.spec.name, "{error:#}; it can't be run"),

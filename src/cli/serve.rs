@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,19 +13,23 @@ use tokio::net::TcpListener;
 use crate::http;
 use crate::policy::Policy;
 
-use super::assemble::{self, PolicyArgs, StoreArgs};
-use super::{Stop, asked_to_end};
+use super::assemble::{self, EngineArgs, PolicyArgs, StoreArgs};
+use super::{Stop, asked_to_end, dispatch};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The address to listen on; port 0 picks a free one [default: 127.0.0.1:8088]
     #[arg(long, value_name = "ADDRESS", env = "GLEANER_LISTEN")]
     listen: Option<SocketAddr>,
+    /// A folder of harnesses that adds to the built-in ones or replaces them by name, for batches
+    #[arg(long, value_name = "DIR", env = "GLEANER_HARNESSES")]
+    harnesses: Option<PathBuf>,
 }
 
-pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, args: Args) -> Result<ExitCode, Stop> {
+pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, engine: &EngineArgs, args: Args) -> Result<ExitCode, Stop> {
     let mut config = store.config()?;
     policy.apply(&mut config)?;
+    engine.apply(&mut config);
     if let Some(listen) = args.listen {
         config.server.listen = listen;
     }
@@ -41,6 +46,7 @@ pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, args: Args) -> R
         let asking = app.draining.clone().run_until_cancelled_owned(say_what_it_is(Arc::clone(policy)));
         app.tasks.spawn(asking);
     }
+    let http = dispatch::dispatching(&config, http, args.harnesses).await;
     let serving = http::serve(http, listener, stop, Duration::from_secs(config.server.grace_s));
     let mut out = std::io::stdout();
     writeln!(out, "listening on http://{address}").and_then(|()| out.flush())?;

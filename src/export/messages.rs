@@ -221,7 +221,11 @@ mod tests {
             metadata: Map::new(),
         };
         let mut out = Vec::new();
-        let rows = write_lines(&Material { facts, turns, rules: Rules::default() }, &mut out).unwrap();
+        let rows = write_lines(
+            &Material { facts, turns, rules: Rules::default(), artifacts: &crate::store::Artifacts::default() },
+            &mut out,
+        )
+        .unwrap();
         (String::from_utf8(out).unwrap(), rows)
     }
 

@@ -10,6 +10,7 @@ mod filter;
 mod lines;
 mod load;
 mod messages;
+mod predictions;
 mod samples;
 #[cfg(test)]
 mod tests;
@@ -22,7 +23,7 @@ use serde::Serialize;
 
 use crate::call::CallRecord;
 use crate::ids::{CallId, RolloutId};
-use crate::store::{Rollout, Store, StoreError};
+use crate::store::{Artifacts, Rollout, Store, StoreError};
 use crate::trajectory::{self, Broken, Built, Class, Drift, LeftOut, RolloutFacts, Rules, Turn};
 
 pub use audit::{Audit, Difference, Gap, Group, Report, Worst};
@@ -35,7 +36,7 @@ pub use samples::{Unread, read_samples};
 pub use verify::{Verified, verify};
 
 /// Every format that can be written.
-pub static ALL: &[&dyn Format] = &[&samples::Samples, &messages::Messages];
+pub static ALL: &[&dyn Format] = &[&samples::Samples, &messages::Messages, &predictions::Predictions];
 
 /// A kind of data set.
 pub trait Format: Sync {
@@ -82,6 +83,8 @@ pub struct Material<'a> {
     pub turns: Vec<Turn>,
     /// What of it is trained.
     pub rules: Rules<'a>,
+    /// The files that it left.
+    pub artifacts: &'a Artifacts,
 }
 
 impl Material<'_> {
@@ -197,7 +200,7 @@ pub async fn export(
                 continue;
             }
             let turns = load::turns(store, &rollout, trained, format.reads_all()).await?;
-            let material = Material { facts: load::facts(&rollout), turns, rules };
+            let material = Material { facts: load::facts(&rollout), turns, rules, artifacts: store.artifacts() };
             let added = rows.add(&material)?;
             summary.rollouts += 1;
             summary.samples += added.written;

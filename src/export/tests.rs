@@ -385,3 +385,24 @@ async fn columns_that_break_an_invariant_are_found() {
     std::fs::write(&out, &bytes[..bytes.len() - 9]).unwrap();
     assert!(named("samples").unwrap().check(Form::Parquet, &out).is_err());
 }
+
+#[tokio::test]
+async fn patches_are_predictions() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = Memory { artifacts: Artifacts::new(dir.path().join("artifacts")), ..Memory::default() };
+    let task = |rollout: &mut Rollout| (rollout.task_id, rollout.harness) = (Some("a__b-1".to_owned()), Some("codex".to_owned()));
+    let (left, none, bytes) = (store.add_rollout(task), store.add_rollout(task), store.add_rollout(task));
+    store.two_turns(left);
+    store.two_turns(none);
+    for (rollout, patch) in [(left, &b"+1\n"[..]), (bytes, b"\xff")] {
+        std::fs::create_dir_all(store.artifacts.folder(rollout)).unwrap();
+        std::fs::write(store.artifacts.folder(rollout).join(Artifacts::PATCH), patch).unwrap();
+    }
+    let out = dir.path().join("predictions.jsonl");
+    let summary = exported(&store, "predictions", &Filter::default(), &out).await.unwrap();
+    assert_eq!((summary.samples, summary.rollouts, summary.checked), (1, 3, true));
+    let line: Value = serde_json::from_str(&std::fs::read_to_string(&out).unwrap()).unwrap();
+    let expected = json!({"instance_id": "a__b-1", "model_name_or_path": "codex/m", "model_patch": "+1\n", "rollout_id": left,
+        "rollout_index": 0, "outcome": "passed", "reward": 1.0});
+    assert_eq!(line, expected);
+}

@@ -156,13 +156,25 @@ fn read_folder(root: &Path) -> std::io::Result<BTreeMap<String, Vec<u8>>> {
 #[cfg(test)]
 mod tests {
     use super::super::choice::Choice;
+    use super::super::outcome::matches_pattern;
     use super::*;
 
     #[test]
     fn embedded_harnesses_are_well_formed() {
         let catalog = Catalog::load(None).unwrap();
         let names: Vec<_> = catalog.all().map(|harness| harness.spec.name.as_str()).collect();
-        let expected = ["claude-code", "codex", "gemini-cli", "mini-swe-agent", "openclaw", "opencode", "qwen-code", "zeroclaw"];
+        let expected = [
+            "claude-code",
+            "codex",
+            "gemini-cli",
+            "hermes",
+            "mini-swe-agent",
+            "openclaw",
+            "opencode",
+            "qwen-code",
+            "react",
+            "zeroclaw",
+        ];
         assert_eq!(names, expected);
         for harness in catalog.all() {
             for wire in harness.spec.wires() {
@@ -170,6 +182,37 @@ mod tests {
             }
             for variant in harness.spec.variants.keys() {
                 harness.spec.clone().with(&Choice { variant: Some(variant), ..Choice::default() }).unwrap();
+            }
+        }
+    }
+
+    /// A request's header of each harness on each wire, as it came in runs.
+    fn seen<'a>(harness: &'a str, wire: &str) -> (&'static str, &'a str) {
+        match (harness, wire) {
+            ("claude-code", _) => ("user-agent", "claude-cli/2.1.332 (external, sdk-cli)"),
+            ("codex", _) => ("user-agent", "codex_exec/0.171.0 (Debian 12.0.0; x86_64) unknown (codex_exec; 0.171.0)"),
+            ("gemini-cli", _) => ("user-agent", "GeminiCLI-tui/0.61.0/gleaner-policy (linux; x64; terminal)"),
+            ("opencode", _) => ("user-agent", "opencode/1.18.33 ai-sdk/provider-utils/4.0.23 runtime/bun/1.3.14"),
+            ("qwen-code", "messages") => ("user-agent", "claude-cli/0.24.4 (external, cli)"),
+            ("qwen-code", _) => ("user-agent", "QwenCode/0.24.4 (linux; x64)"),
+            ("react", _) => ("user-agent", "gleaner-react/1"),
+            ("zeroclaw", "messages") => ("x-api-key", "glr_9008aa4ef6ee4ef287610e5c0b6d5348"),
+            (name, _) => ("x-harness", name),
+        }
+    }
+
+    /// Beside those, what an agent's own scripts send.
+    #[test]
+    fn calls_are_signed_on_every_wire() {
+        for harness in Catalog::load(None).unwrap().all() {
+            for wire in harness.spec.wires() {
+                let spec = harness.spec.clone().with(&Choice { wire: Some(wire), ..Choice::default() }).unwrap();
+                let (header, value) = seen(&spec.name, wire);
+                let pattern = spec.signature.get(header).unwrap_or_else(|| panic!("{} on {wire} is not signed", spec.name));
+                assert!(matches_pattern(pattern, value), "{} on {wire}: {value}", spec.name);
+                for other in ["curl/7.88.1", "Python-urllib/3.11", "python-requests/2.32", "OpenAI/Python 3.57.0", "node", ""] {
+                    assert!(!matches_pattern(pattern, other), "{} on {wire}: {other}", spec.name);
+                }
             }
         }
     }

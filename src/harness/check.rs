@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::catalog::Harness;
-use super::spec::{Parameter, Spec, SpecError};
+use super::spec::{Spec, SpecError};
 use super::template::{Launch, Variables};
 use crate::policy::{COMMAND, Ending, Script};
 
@@ -77,30 +77,24 @@ impl Spec {
         }
     }
 
-    /// Whether the harness is told how many tokens the policy's window has: its parameter `context_window` changes how it starts.
+    /// Whether the harness is told how many tokens the policy's window has: another window changes how it starts.
     ///
     /// # Errors
     /// If a template is wrong.
     pub fn tells_window(&self, harness: &Harness) -> Result<bool, SpecError> {
-        const WINDOW: &str = "context_window";
-        if !self.parameters.contains_key(WINDOW) {
-            return Ok(false);
-        }
-        let variables = Variables {
-            root_url: "http://127.0.0.1:1",
-            key: "key",
-            prompt: "prompt",
-            home: "/home",
-            workdir: "/work",
-            payload: "/payload",
-            timeout_s: 1,
-            context_window: None,
-            rollout: "rollout",
-        };
-        let launch = |window: i64| {
-            let mut spec = self.clone();
-            spec.parameters.insert(WINDOW.to_owned(), Parameter::Integer(window));
-            Launch::fill(harness, &spec, &variables)
+        let launch = |window| {
+            let variables = Variables {
+                root_url: "http://127.0.0.1:1",
+                key: "key",
+                prompt: "prompt",
+                home: "/home",
+                workdir: "/work",
+                payload: "/payload",
+                timeout_s: 1,
+                context_window: Some(window),
+                rollout: "rollout",
+            };
+            Launch::fill(harness, self, &variables)
         };
         Ok(launch(100_000)? != launch(200_000)?)
     }

@@ -1,6 +1,6 @@
 //! Which of its ways a harness is run in: variant, wire and parameters, as a user chose them.
 
-use super::spec::{Parameter, Spec, SpecError, Variant, nearest};
+use super::spec::{Spec, SpecError, Variant, nearest};
 
 /// A user's choices for a run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,11 +30,16 @@ impl Spec {
             self.signature.extend(change.signature);
         }
         for (name, value) in choice.set {
-            if !self.parameters.contains_key(name) {
+            let Some(parameter) = self.parameters.get_mut(name) else {
                 let near = nearest(name, self.parameters.keys().map(String::as_str));
                 return Err(SpecError::NoParameter { harness: self.name, name: name.clone(), near });
-            }
-            self.parameters.insert(name.clone(), Parameter::Text(value.clone()));
+            };
+            *parameter = parameter.read(value).map_err(|kind| SpecError::NoValue {
+                harness: self.name.clone(),
+                name: name.clone(),
+                kind,
+                value: value.clone(),
+            })?;
             self.chosen.insert(name.clone());
         }
         Ok(self)
@@ -67,6 +72,7 @@ impl Spec {
 
 #[cfg(test)]
 mod tests {
+    use super::super::spec::Parameter;
     use super::*;
 
     const SMALL: &str = r#"
@@ -80,6 +86,7 @@ mod tests {
         [parameters]
         steps = 3
         class = "plain"
+        deep = true
         [signature]
         user-agent = "small/*"
         [run]
@@ -126,6 +133,19 @@ mod tests {
         assert_eq!(steps(&variant("long")), "9");
         let set = [("steps".to_owned(), "5".to_owned())];
         assert_eq!(steps(&Choice { set: &set, ..variant("long") }), "5");
+    }
+
+    #[test]
+    fn a_setting_is_of_its_parameter_s_kind() {
+        let set = |name: &str, value: &str| {
+            let set = [(name.to_owned(), value.to_owned())];
+            small(&Choice { set: &set, ..Choice::default() }).map(|spec| spec.parameters[name].clone())
+        };
+        assert_eq!(set("steps", "5"), Ok(Parameter::Integer(5)));
+        assert_eq!(set("deep", "false"), Ok(Parameter::Bool(false)));
+        assert_eq!(set("class", "5"), Ok(Parameter::Text("5".to_owned())));
+        assert_eq!(set("steps", "few").unwrap_err(), "parameter steps of harness small is a whole number, not \"few\"");
+        assert_eq!(set("deep", "1").unwrap_err(), "parameter deep of harness small is true or false, not \"1\"");
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub struct RolloutConfig {
     pub attempts: u32,
     /// Seconds that rollouts wait for an engine that does not answer any more before the batch is stopped.
     pub engine_wait_s: u64,
+    /// A server that starts goes on with the batches that one ran before.
+    pub resume: bool,
     /// Of longer output the end is kept.
     pub log_limit_bytes: usize,
     /// Of a result file no more is read.
@@ -41,6 +43,7 @@ impl Default for RolloutConfig {
             concurrency: 2,
             attempts: 3,
             engine_wait_s: 300,
+            resume: true,
             log_limit_bytes: 16 << 20,
             result_limit_bytes: 64 << 20,
             artifact_limit_bytes: 64 << 20,

@@ -54,12 +54,8 @@ pub struct Leaks {
 /// [`Leaks`] if anything gets out; anything else if the test could not be made.
 pub async fn ensure<'a>(stage: &Stage<'_>, helper: &Path, images: impl Iterator<Item = &'a str>) -> anyhow::Result<()> {
     let Some(engine) = stage.engine.isolation().await? else { return Ok(()) };
-    let mut hasher = DefaultHasher::new();
-    (&engine, helper.file_name()).hash(&mut hasher);
-    let folder = stage.cache.join("isolation");
-    let passed = folder.join(format!("{:016x}", hasher.finish()));
-    let tested = std::fs::metadata(&passed).and_then(|facts| facts.modified());
-    if tested.is_ok_and(|at| at.elapsed().is_ok_and(|age| age < BELIEVED)) {
+    let passed = note(&stage.cache, &engine, helper);
+    if age(&passed).is_some() {
         return Ok(());
     }
     for image in images {
@@ -69,13 +65,34 @@ pub async fn ensure<'a>(stage: &Stage<'_>, helper: &Path, images: impl Iterator<
         if !reached.is_empty() {
             return Err(Leaks { reached }.into());
         }
-        let kept = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&passed, &engine));
+        let folder = passed.parent().unwrap_or(&stage.cache);
+        let kept = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&passed, &engine));
         kept.unwrap_or_else(
             |error| tracing::warn!(%error, "could not note that sandboxes hold; it is tested again the next time"),
         );
         break;
     }
     Ok(())
+}
+
+/// How long ago an engine passed the test, if that is believed still; `engine` is what [`Engine::isolation`] says.
+///
+/// [`Engine::isolation`]: crate::engine::Engine::isolation
+#[must_use]
+pub fn passed(cache: &Path, engine: &str, helper: &Path) -> Option<Duration> {
+    age(&note(cache, engine, helper))
+}
+
+/// The file that says that this engine passed it.
+fn note(cache: &Path, engine: &str, helper: &Path) -> PathBuf {
+    let mut hasher = DefaultHasher::new();
+    (engine, helper.file_name()).hash(&mut hasher);
+    cache.join("isolation").join(format!("{:016x}", hasher.finish()))
+}
+
+fn age(note: &Path) -> Option<Duration> {
+    let age = std::fs::metadata(note).and_then(|facts| facts.modified()).ok()?.elapsed().ok()?;
+    (age < BELIEVED).then_some(age)
 }
 
 /// What a harness reaches that it must not.

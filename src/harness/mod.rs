@@ -10,6 +10,7 @@ mod choice;
 mod config;
 mod control;
 mod digest;
+mod dispatch;
 mod driver;
 mod endpoint;
 mod fit;
@@ -31,6 +32,7 @@ pub mod task;
 mod template;
 mod testlog;
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,6 +52,7 @@ pub use catalog::{Catalog, Harness};
 pub use check::CheckSpec;
 pub use choice::Choice;
 pub use config::RolloutConfig;
+pub use dispatch::{DispatchError, Dispatcher, Doing, Ground, Live, Means};
 pub use endpoint::{ModelEndpoint, Served, Terms};
 pub use fit::fits;
 pub use outcome::matches_pattern;
@@ -132,7 +135,7 @@ pub enum Progress {
         attempt: u32,
     },
     /// A rollout goes on to this.
-    Step { rollout: RolloutId, doing: &'static str },
+    Step { rollout: RolloutId, doing: Cow<'static, str> },
     /// A rollout has ended.
     Ended(Report),
     /// That rollout ended for no fault of harness or model; another one takes its place.

@@ -1,6 +1,6 @@
 //! Tells what became of a run by what the harness itself wrote; its exit code only where it wrote nothing.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::run::Exit;
 use super::spec::{Meaning, OutcomeRule, OutcomeSpec, ResultForm};
@@ -16,15 +16,35 @@ pub struct Reading {
     pub detail: Map<String, Value>,
 }
 
-/// Reads a result. `None` if it has nothing that a rule fits.
-#[must_use]
-pub fn read(spec: &OutcomeSpec, result: &[u8]) -> Option<Reading> {
-    match spec.form {
-        ResultForm::Json | ResultForm::Text => reading(spec, &serde_json::from_slice(result).ok()?),
-        ResultForm::Lines => {
-            let mut lines = result.split(|byte| *byte == b'\n').rev();
-            lines.find_map(|line| reading(spec, &serde_json::from_slice(line).ok()?))
-        }
+/// What a harness printed, and how it ended: rules name it `stdout`, `stderr` and `exit`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Printed {
+    stdout: Value,
+    stderr: Value,
+    exit: Value,
+}
+
+/// Of what was printed, rules see so many bytes of the end.
+const PRINTED_BYTES: usize = 64 << 10;
+
+impl Printed {
+    /// What rules may name.
+    pub const NAMES: [&str; 3] = ["stdout", "stderr", "exit"];
+
+    /// Keeps the end of what was printed.
+    #[must_use]
+    pub fn new(stdout: &[u8], stderr: &[u8], exit: Option<Exit>) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(PRINTED_BYTES)..]).into();
+        Self { stdout: text(stdout), stderr: text(stderr), exit: exit.and_then(|exit| exit.code).into() }
+    }
+
+    fn get(&self, name: &str) -> Option<&Value> {
+        Some(match name {
+            "stdout" => &self.stdout,
+            "stderr" => &self.stderr,
+            "exit" => &self.exit,
+            _ => return None,
+        })
     }
 }
 
@@ -43,11 +63,17 @@ pub fn last_line(output: &[u8]) -> Option<String> {
     (!line.is_empty()).then_some(line)
 }
 
-/// The result of a harness that writes none: what it printed and how it ended, for rules to look at.
+/// Reads a result. `None` if it has nothing that a rule fits.
 #[must_use]
-pub fn printed(stdout: &[u8], stderr: &[u8], exit: Option<Exit>) -> Vec<u8> {
-    let text = |bytes| String::from_utf8_lossy(bytes);
-    json!({ "stdout": text(stdout), "stderr": text(stderr), "exit": exit.and_then(|exit| exit.code) }).to_string().into_bytes()
+pub fn read(spec: &OutcomeSpec, result: &[u8], printed: &Printed) -> Option<Reading> {
+    match spec.form {
+        ResultForm::Json => reading(spec, &serde_json::from_slice(result).ok()?, printed),
+        ResultForm::Text => reading(spec, &Value::Null, printed),
+        ResultForm::Lines => {
+            let mut lines = result.split(|byte| *byte == b'\n').rev();
+            lines.find_map(|line| reading(spec, &serde_json::from_slice(line).ok()?, printed))
+        }
+    }
 }
 
 /// Reads the exit code of a run whose result says nothing. `None` if the harness's description does not know it.
@@ -64,9 +90,11 @@ pub fn by_exit(exit: Exit) -> Meaning {
     if exit.code == Some(0) { Meaning::Completed } else { Meaning::Error }
 }
 
-fn reading(spec: &OutcomeSpec, value: &Value) -> Option<Reading> {
-    let rule = spec.rules.iter().find(|rule| fits(rule, value))?;
-    let found = spec.detail.iter().filter_map(|pointer| Some((pointer.clone(), bounded(value.pointer(pointer)?))));
+fn reading(spec: &OutcomeSpec, value: &Value, printed: &Printed) -> Option<Reading> {
+    // Pointers begin with a slash, and no name of what was printed does.
+    let told = |name: &str| printed.get(name).or_else(|| value.pointer(name));
+    let rule = spec.rules.iter().find(|rule| fits(rule, told))?;
+    let found = spec.detail.iter().filter_map(|name| Some((name.clone(), bounded(told(name)?))));
     Some(Reading { meaning: rule.means, detail: found.collect() })
 }
 
@@ -78,8 +106,8 @@ fn bounded(value: &Value) -> Value {
     }
 }
 
-fn fits(rule: &OutcomeRule, value: &Value) -> bool {
-    rule.when.iter().all(|(pointer, pattern)| match value.pointer(pointer) {
+fn fits<'a>(rule: &OutcomeRule, told: impl Fn(&str) -> Option<&'a Value>) -> bool {
+    rule.when.iter().all(|(name, pattern)| match told(name) {
         Some(Value::String(text)) => matches_pattern(pattern, text),
         Some(other) => matches_pattern(pattern, &other.to_string()),
         None => false,
@@ -123,7 +151,8 @@ mod tests {
 
     fn outcome(harness: &str, result: &str) -> Option<Meaning> {
         let catalog = Catalog::load(None).unwrap();
-        read(&catalog.get(harness).unwrap().spec.outcome, result.as_bytes()).map(|reading| reading.meaning)
+        let outcome = &catalog.get(harness).unwrap().spec.outcome;
+        read(outcome, result.as_bytes(), &Printed::default()).map(|reading| reading.meaning)
     }
 
     #[test]
@@ -169,6 +198,7 @@ mod tests {
                 r#"{"type":"result","subtype":"success","is_error":true,"result":"Prompt is too long · x"}"#,
                 Truncated,
             ),
+            ("claude-code", r#"{"type":"result","is_error":true,"terminal_reason":"rapid_refill_breaker"}"#, Truncated),
             ("claude-code", r#"{"type":"result","subtype":"success","is_error":true,"result":"API Error: 503 x"}"#, Error),
             ("gemini-cli", r#"{"type":"result","status":"success"}"#, Completed),
             ("gemini-cli", r#"{"type":"result","status":"error","error":{"type":"FatalTurnLimitedError"}}"#, GaveUp),
@@ -194,12 +224,46 @@ mod tests {
     }
 
     #[test]
+    fn the_react_agent_says_how_it_ended() {
+        let says = |status: &str| outcome("react", &format!("{{\"status\":\"{status}\",\"turns\":3,\"text\":\"x\"}}"));
+        assert_eq!(says("answered"), Some(Meaning::Completed));
+        assert_eq!([says("steps"), says("format")], [Some(Meaning::GaveUp); 2]);
+        assert_eq!([says("length"), says("context")], [Some(Meaning::Truncated); 2]);
+        assert_eq!(says("error"), Some(Meaning::Error));
+    }
+
+    #[test]
+    fn of_hermes_its_last_words_count_beside_its_result() {
+        let catalog = Catalog::load(None).unwrap();
+        let outcome = &catalog.get("hermes").unwrap().spec.outcome;
+        let says = |result: &str, stdout: &str| {
+            read(outcome, result.as_bytes(), &Printed::new(stdout.as_bytes(), b"", None)).map(|reading| reading.meaning)
+        };
+        assert_eq!(says(r#"{"completed":true,"failed":false}"#, "The context length is 5.\n"), Some(Meaning::Completed));
+        assert_eq!(says(r#"{"completed":false,"failed":false}"#, "I got as far as this.\n"), Some(Meaning::GaveUp));
+        assert_eq!(says(r#"{"completed":null,"failed":true}"#, "API call failed\n"), Some(Meaning::Error));
+        let cut = "Response truncated due to output length limit\n";
+        assert_eq!(says(r#"{"completed":false,"failed":false}"#, cut), Some(Meaning::Truncated));
+        let full = "Context length exceeded: cannot compress further\n";
+        assert_eq!(says(r#"{"completed":false,"failed":true}"#, full), Some(Meaning::Truncated));
+        assert_eq!(says("", full), None);
+    }
+
+    #[test]
+    fn only_the_end_of_what_was_printed_is_looked_at() {
+        let long = [b"begin ".as_slice(), &vec![b'x'; PRINTED_BYTES]].concat();
+        let printed = Printed::new(&long, b"", None);
+        assert_eq!(printed.stdout.as_str().map(str::len), Some(PRINTED_BYTES));
+    }
+
+    #[test]
     fn an_exit_code_counts_where_there_is_no_result() {
         let catalog = Catalog::load(None).unwrap();
         let outcome = &catalog.get("qwen-code").unwrap().spec.outcome;
         let exit = |code| Exit { code: Some(code), ms: 1, ..Exit::default() };
-        assert_eq!(read(outcome, b"{\"type\":\"system\"}\n"), None);
+        assert_eq!(read(outcome, b"{\"type\":\"system\"}\n", &Printed::default()), None);
         assert_eq!(read_exit(outcome, exit(53)).map(|reading| reading.meaning), Some(Meaning::GaveUp));
+        assert_eq!(read_exit(outcome, exit(55)).map(|reading| reading.meaning), Some(Meaning::GaveUp));
         assert_eq!(read_exit(outcome, exit(1)), None);
     }
 
@@ -209,7 +273,7 @@ mod tests {
         let outcome = &catalog.get("zeroclaw").unwrap().spec.outcome;
         let says = |stdout: &str, stderr: &str, code| {
             let exit = Exit { code: Some(code), ms: 1, ..Exit::default() };
-            read(outcome, &printed(stdout.as_bytes(), stderr.as_bytes(), Some(exit))).map(|reading| reading.meaning)
+            read(outcome, b"", &Printed::new(stdout.as_bytes(), stderr.as_bytes(), Some(exit))).map(|reading| reading.meaning)
         };
         assert_eq!(says("Done.\n", "I look.\n", 0), Some(Meaning::Completed));
         assert_eq!(says("\n\n*Turn stopped: reached maximum tool iterations (3).*\n", "", 0), Some(Meaning::GaveUp));
@@ -223,7 +287,7 @@ mod tests {
     fn evidence_is_bounded() {
         let long = format!("{{\"type\":\"turn.failed\",\"error\":{{\"message\":\"{}\"}}}}", "ä".repeat(9_000));
         let catalog = Catalog::load(None).unwrap();
-        let reading = read(&catalog.get("codex").unwrap().spec.outcome, long.as_bytes()).unwrap();
+        let reading = read(&catalog.get("codex").unwrap().spec.outcome, long.as_bytes(), &Printed::default()).unwrap();
         assert_eq!(reading.detail["/error/message"].as_str().unwrap().chars().count(), 2_001);
         assert_eq!(reading.detail["/type"], "turn.failed");
     }

@@ -8,7 +8,7 @@ use super::{Progress, Stage};
 use crate::engine::EngineError;
 
 /// Between two questions; each time twice as long, up to the last.
-const FIRST: Duration = Duration::from_millis(500);
+const FIRST: Duration = if cfg!(test) { Duration::from_millis(10) } else { Duration::from_millis(500) };
 const LAST: Duration = Duration::from_secs(10);
 
 /// Waits until the engine answers, for as long as the config says (`engine_wait_s`), and no longer than the rollouts are wanted.

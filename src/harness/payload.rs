@@ -211,7 +211,7 @@ fn host_certificates() -> Option<PathBuf> {
     named.into_iter().chain(["/etc/ssl/certs/ca-certificates.crt".into()]).find(|path| path.is_file())
 }
 
-/// Tells recipes apart: the harness's files but its description's other parts, its pins, and the machine's kind.
+/// Tells recipes apart: the files that a build may look at, the pins, and the machine's kind.
 fn recipe_hash(harness: &Harness) -> Result<u64, SpecError> {
     let payload = &harness.spec.payload;
     let mut sum = Digest::default();
@@ -220,8 +220,16 @@ fn recipe_hash(harness: &Harness) -> Result<u64, SpecError> {
     for package in packages(&harness.spec)? {
         sum.part(package.as_bytes());
     }
-    for script in [&payload.build].into_iter().chain(&payload.uses).filter_map(|script| harness.files.get(script)) {
+    let scripts: Vec<&String> = [&payload.build].into_iter().chain(&payload.uses).collect();
+    for script in scripts.iter().filter_map(|script| harness.files.get(*script)) {
         sum.part(script);
+    }
+    // Beside the scripts: all but what a run alone reads.
+    let run_files = harness.spec.files.iter().chain(harness.spec.changes().flat_map(|change| &change.files));
+    let of_runs: Vec<&String> = run_files.filter_map(|file| file.source.as_ref()).collect();
+    let is_else = |name: &String| name != "harness.toml" && !scripts.contains(&name) && !of_runs.contains(&name);
+    for (_, bytes) in harness.files.iter().filter(|(name, _)| is_else(name)) {
+        sum.part(bytes);
     }
     Ok(sum.get())
 }
@@ -257,6 +265,20 @@ mod tests {
         assert_eq!(std::fs::read_to_string(one.join("packages")).unwrap(), "own==1\n");
         assert_eq!(std::fs::read_to_string(two.join("packages")).unwrap(), "own==2\n");
         assert_eq!(std::fs::read_to_string(count).unwrap(), "built\nbuilt\n");
+    }
+
+    #[tokio::test]
+    async fn a_file_that_the_build_may_copy_is_part_of_the_recipe() {
+        let cache = tempfile::tempdir().unwrap();
+        let mut one = harness("1", "cp \"$(dirname \"$0\")/agent.py\" \"$OUT/\"\n");
+        let mut folders = Vec::new();
+        for (name, text) in [("agent.py", "one"), ("agent.py", "two"), ("harness.toml", "other")] {
+            one.files.insert(name.to_owned(), text.as_bytes().to_vec());
+            folders.push(ready(cache.path(), &one).await.unwrap());
+        }
+        assert_eq!(folders[1], folders[2], "what is no part of the recipe makes no other payload");
+        let copied = |folder: &Path| std::fs::read_to_string(folder.join("agent.py")).unwrap();
+        assert_eq!((copied(&folders[0]), copied(&folders[1])), ("one".to_owned(), "two".to_owned()));
     }
 
     #[tokio::test]

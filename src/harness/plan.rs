@@ -51,7 +51,7 @@ pub struct Plan {
 
 /// Where a batch's tasks are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "`tasks` is neither a path nor a list of tasks")]
 pub enum Tasks {
     /// A file or folder of the machine that runs the batch.
     Path(String),
@@ -60,7 +60,7 @@ pub enum Tasks {
 }
 
 /// A harness and the way to run it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HarnessChoice {
     /// `HARNESS` or `HARNESS:VARIANT`.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 
 use super::check::CheckSpec;
+use super::outcome::Printed;
 
 /// A harness as its `harness.toml` tells it. Every text marked as a template may use `base_url`, `root_url`, `key`, `model`,
 /// `wire`, `prompt`, `home`, `workdir`, `payload`, `timeout_s`, `rollout`, `version` and the harness's own parameters.
@@ -86,6 +87,20 @@ pub enum Parameter {
     Text(String),
 }
 
+impl Parameter {
+    /// Reads another value of this one's kind.
+    ///
+    /// # Errors
+    /// What its values are, if `text` is none.
+    pub fn read(&self, text: &str) -> Result<Self, &'static str> {
+        match self {
+            Self::Integer(_) => text.parse().map(Self::Integer).map_err(|_| "a whole number"),
+            Self::Bool(_) => text.parse().map(Self::Bool).map_err(|_| "true or false"),
+            Self::Text(_) => Ok(Self::Text(text.to_owned())),
+        }
+    }
+}
+
 /// How the harness is started.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -152,7 +167,7 @@ pub struct OutcomeSpec {
     /// What its exit codes mean where its result says nothing.
     #[serde(default)]
     pub exit: BTreeMap<String, Meaning>,
-    /// JSON pointers of what else is kept as evidence.
+    /// What else is kept as evidence; named as in rules.
     #[serde(default)]
     pub detail: Vec<String>,
 }
@@ -166,7 +181,7 @@ pub enum ResultForm {
     Json,
     /// A JSON value a line; other lines are passed over.
     Lines,
-    /// No JSON at all: rules are about `/stdout`, `/stderr` and `/exit`, the exit code.
+    /// None at all: rules are about what it printed.
     Text,
 }
 
@@ -174,7 +189,8 @@ pub enum ResultForm {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OutcomeRule {
-    /// JSON pointers and patterns: `*` is any text, `?` any character.
+    /// Patterns (`*` is any text, `?` any character) by JSON pointers into the result, or by `stdout`, `stderr` (the last 64 KiB
+    /// of what it printed) and `exit`, its exit code.
     pub when: BTreeMap<String, String>,
     pub means: Meaning,
 }
@@ -225,6 +241,8 @@ pub enum SpecError {
     NoWire { harness: String, name: String, near: Option<String>, known: String },
     #[error("harness {harness} has no variant {name}{}", did_you_mean(.near.as_deref()))]
     NoVariant { harness: String, name: String, near: Option<String> },
+    #[error("parameter {name} of harness {harness} is {kind}, not {value:?}")]
+    NoValue { harness: String, name: String, kind: &'static str, value: String },
     #[error("harness {harness} has no parameter {name}{}", did_you_mean(.near.as_deref()))]
     NoParameter { harness: String, name: String, near: Option<String> },
 }
@@ -256,6 +274,11 @@ impl Spec {
         }
         if spec.outcome.form == ResultForm::Text && spec.outcome.file.is_some() {
             return Err(unreadable("outcome: form text is about what is printed, not about a file".to_owned()));
+        }
+        let named = spec.outcome.rules.iter().flat_map(|rule| rule.when.keys()).chain(&spec.outcome.detail);
+        if let Some(name) = named.into_iter().find(|name| !name.starts_with('/') && !Printed::NAMES.contains(&name.as_str())) {
+            let known = Printed::NAMES.join(", ");
+            return Err(unreadable(format!("outcome: {name:?} is neither a JSON pointer (/name/...) nor one of {known}")));
         }
         if let Some(code) = spec.outcome.exit.keys().find(|code| code.parse::<u8>().is_err()) {
             return Err(unreadable(format!("outcome.exit: {code} is no exit code")));
@@ -347,6 +370,13 @@ mod tests {
             wrong("[wires.gemini]\nwires = [\"chat\"]\n"),
             "small: wires.gemini is about one wire; wires is a variant's to name"
         );
+    }
+
+    #[test]
+    fn rules_name_what_there_is() {
+        let text = format!("{SMALL}\n[outcome]\nrules = [{{ when = {{ stdin = \"x\" }}, means = \"error\" }}]\n");
+        let error = Spec::parse("small", &text).unwrap_err().to_string();
+        assert_eq!(error, "small: outcome: \"stdin\" is neither a JSON pointer (/name/...) nor one of stdout, stderr, exit");
     }
 
     #[test]

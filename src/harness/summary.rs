@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Report;
 use crate::store::Outcome;
@@ -11,7 +11,7 @@ use crate::store::Outcome;
 const Z: f64 = 1.959_963_984_540_054;
 
 /// What the rollouts of one harness come to. Those that ended for no fault of harness or model are counted, and are in no rate.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// The harness as it was chosen: with its variant, wire and settings.
     pub harness: String,

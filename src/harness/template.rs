@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use minijinja::value::ValueKind;
 use minijinja::{Environment, UndefinedBehavior, Value};
 
 use super::catalog::Harness;
@@ -151,12 +152,16 @@ impl<'a> Templates<'a> {
 }
 
 /// Strict: a name that there is not is an error, never an empty text. Nothing is escaped but by `tojson`, whose strings TOML
-/// reads as well.
+/// reads as well. Truth is written as JSON, TOML, YAML and command lines have it, not as Python does.
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.set_keep_trailing_newline(true);
+    environment.set_formatter(|out, state, value| match value.kind() {
+        ValueKind::Bool => Ok(out.write_str(if value.is_true() { "true" } else { "false" })?),
+        _ => minijinja::escape_formatter(out, state, value),
+    });
     environment
 }
 
@@ -199,7 +204,7 @@ mod tests {
         assert_eq!(told(&[], Some(40_960)), "40960");
         assert_eq!(told(&[("context_window".to_owned(), "9000".to_owned())], Some(40_960)), "9000");
         // One that has no such parameter gets none.
-        fill_with("codex", &Choice::default(), "p", Some(40_960)).unwrap();
+        fill_with("mini-swe-agent", &Choice::default(), "p", Some(40_960)).unwrap();
     }
 
     #[test]
@@ -232,9 +237,14 @@ mod tests {
     #[test]
     fn every_harness_fits_every_wire_that_it_speaks() {
         let (catalog, prompt) = (Catalog::load(None).unwrap(), "a \"b\"\n  {{key}}");
+        let other = [("subagents", "true"), ("compaction", "false"), ("context_window", "9000")];
         for harness in catalog.all() {
-            for wire in harness.spec.wires() {
-                let spec = harness.spec.clone().with(&Choice { wire: Some(wire), ..Choice::default() }).unwrap();
+            let known = |name: &str| harness.spec.parameters.contains_key(name);
+            let other =
+                other.iter().filter(|(name, _)| known(name)).map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            let other: Vec<_> = other.collect();
+            for (wire, set) in harness.spec.wires().flat_map(|wire| [(wire, &[][..]), (wire, &other)]) {
+                let spec = harness.spec.clone().with(&Choice { wire: Some(wire), set, ..Choice::default() }).unwrap();
                 let variables = Variables {
                     root_url: "http://127.0.0.1:8080",
                     key: "glr_1",
@@ -249,11 +259,13 @@ mod tests {
                 let launch = Launch::fill(harness, &spec, &variables).unwrap();
                 let mut said = launch.command.iter().chain(&launch.stdin);
                 assert!(said.any(|text| text.ends_with(prompt)), "{} on {wire}", spec.name);
-                for file in &launch.files {
-                    match file.path.rsplit_once('.').unwrap().1 {
-                        "json" => drop(serde_json::from_str::<serde_json::Value>(&file.content).unwrap()),
-                        _ => drop(file.content.parse::<toml::Table>().unwrap()),
-                    }
+                for LaunchFile { path, content, .. } in &launch.files {
+                    let fault = match path.rsplit('.').next().unwrap() {
+                        "json" => serde_json::from_str::<serde_json::Value>(content).err().map(|error| error.to_string()),
+                        "toml" => content.parse::<toml::Table>().err().map(|error| error.to_string()),
+                        _ => None,
+                    };
+                    assert_eq!(fault, None, "{} on {wire} with {set:?}: {content}", spec.name);
                 }
                 let told = launch.files.iter().map(|file| &file.content).chain(launch.env.iter().map(|(_, value)| value));
                 let urls: String = told.chain(&launch.command).map(String::as_str).collect();
@@ -266,6 +278,13 @@ mod tests {
     fn an_argument_that_no_system_takes_is_refused() {
         let error = fill("codex", None, &"x".repeat(ARGUMENT_BYTES + 1)).unwrap_err().to_string();
         assert!(error.contains("131072 bytes is longer"), "{error}");
+    }
+
+    #[test]
+    fn truth_is_not_python_s() {
+        let values = Value::from_iter([("yes", Value::from(true)), ("no", Value::from(false))]);
+        let templates = Templates { environment: environment(), values, name: "x" };
+        assert_eq!(templates.fill("x", "{{yes}} {{ no }} {{ yes|tojson }}").unwrap(), "true false true");
     }
 
     #[test]

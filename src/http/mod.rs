@@ -16,6 +16,7 @@ mod models;
 pub mod problem;
 mod serve;
 
+pub use api::Batches;
 pub use auth::{AdminKey, AuthConfig, ClientKeys};
 pub use config::ServerConfig;
 pub use endpoint::SocketEndpoint;

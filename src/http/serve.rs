@@ -16,6 +16,7 @@ use tokio::net::TcpListener;
 
 use crate::proxy::App;
 
+use super::api::Batches;
 use super::auth::{AdminKey, ClientKeys};
 use super::family::{Family, meant, not_served, not_taken, refuse};
 use super::linger::Lingering;
@@ -27,6 +28,8 @@ use super::{api, auth, edge, health, model, models};
 pub struct Http {
     /// The proxy.
     pub app: Arc<App>,
+    /// Who runs batches, if somebody does.
+    pub batches: Batches,
     /// The key that opens the API; without one it is open to this machine's own programs.
     pub admin_key: Option<AdminKey>,
     /// Keys of clients that may name their rollout in a header.
@@ -63,6 +66,12 @@ impl Http {
 impl axum::extract::FromRef<Http> for Arc<App> {
     fn from_ref(http: &Http) -> Self {
         Arc::clone(&http.app)
+    }
+}
+
+impl axum::extract::FromRef<Http> for Batches {
+    fn from_ref(http: &Http) -> Self {
+        http.batches.clone()
     }
 }
 
@@ -133,7 +142,7 @@ pub async fn end(app: &App) -> usize {
 
 /// All routes of the TCP listener.
 fn router(http: Http) -> Router {
-    let api = api::routes().with_state(Arc::clone(&http.app)).layer(middleware::from_fn_with_state(http.clone(), auth::api));
+    let api = api::routes().with_state(http.clone()).layer(middleware::from_fn_with_state(http.clone(), auth::api));
     let router = Router::new().merge(model::routes()).merge(models::routes()).merge(health::routes()).nest("/api/v1", api);
     edged(router.fallback(nothing_here).method_not_allowed_fallback(not_so), http)
 }

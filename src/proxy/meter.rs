@@ -15,6 +15,13 @@ use crate::harness::{Served, Terms};
 /// A client that hangs up after so long without a byte of its reply gave up on the policy.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// What terms bound.
+#[derive(Clone, Copy, Debug)]
+enum Bound {
+    Calls,
+    Tokens,
+}
+
 /// Counts a rollout's calls.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
@@ -24,7 +31,7 @@ pub(super) struct Meter {
     answered: AtomicU64,
     refused: AtomicU64,
     tokens: AtomicU64,
-    capped: SetOnce<Cap>,
+    capped: SetOnce<Bound>,
     failed: Mutex<Option<Failure>>,
 }
 
@@ -51,21 +58,24 @@ impl Meter {
     pub fn begin(&self, calls: u64) -> Result<(), Failure> {
         let terms = self.terms();
         if terms.max_tokens.is_some_and(|most| self.tokens.load(Relaxed) >= most) {
-            return Err(self.refuse(Cap::Tokens));
+            return Err(self.refuse(Bound::Tokens));
         }
         let most = terms.max_calls.unwrap_or(u64::MAX);
         let more = |begun: u64| begun.checked_add(calls).filter(|begun| *begun <= most);
-        self.begun.fetch_update(Relaxed, Relaxed, more).map(drop).map_err(|_| self.refuse(Cap::Calls))
+        self.begun.fetch_update(Relaxed, Relaxed, more).map(drop).map_err(|_| self.refuse(Bound::Calls))
     }
 
     /// Why a call need not even be read: one was refused before.
     pub fn barred(&self) -> Option<Failure> {
-        self.capped.get().map(|cap| self.refuse(*cap))
+        self.capped.get().map(|bound| self.refuse(*bound))
     }
 
     /// Waits until a call is refused.
     pub async fn capped(&self) -> Cap {
-        *self.capped.wait().await
+        match self.capped.wait().await {
+            Bound::Calls => Cap::Calls,
+            Bound::Tokens => Cap::Tokens,
+        }
     }
 
     /// Counts tokens that were sampled, as they come.
@@ -108,16 +118,14 @@ impl Meter {
         self.terms.get_or_init(Terms::default)
     }
 
-    fn refuse(&self, cap: Cap) -> Failure {
+    fn refuse(&self, bound: Bound) -> Failure {
         self.refused.fetch_add(1, Relaxed);
         // The first word stands.
-        let _ = self.capped.set(cap);
+        let _ = self.capped.set(bound);
         let terms = self.terms();
-        let (most, what, option) = match cap {
-            Cap::Calls => (terms.max_calls, "calls", "max_calls"),
-            Cap::Tokens => (terms.max_tokens, "sampled tokens", "max_tokens"),
-            // The runner's to keep: no call is refused for it.
-            Cap::Disk => (None, "bytes on its disk", "disk"),
+        let (most, what, option) = match bound {
+            Bound::Calls => (terms.max_calls, "calls", "max_calls"),
+            Bound::Tokens => (terms.max_tokens, "sampled tokens", "max_tokens"),
         };
         let most = most.unwrap_or_default();
         Failure::new(FailureKind::Capped, format!("this rollout may have {most} {what} ({option}), and no call past them"))

@@ -90,8 +90,13 @@ impl Bench {
 
     /// Starts `gleaner run` with these words, which may have so many containers at once.
     pub async fn start(&self, words: &[&str], containers: u32) -> Running {
+        self.spawn(&[&["run"], words, &["--json"]].concat(), containers).await
+    }
+
+    /// Starts any command that asks the policy, which may have so many containers at once.
+    pub async fn spawn(&self, words: &[&str], containers: u32) -> Running {
         let permit = CONTAINERS.acquire_many(containers).await.unwrap();
-        let child = self.command(&[&["run"], words, &["--policy", &self.policy, "--json"]].concat()).spawn().unwrap();
+        let child = self.command(&[words, &["--policy", &self.policy]].concat()).spawn().unwrap();
         Running { child, _permit: permit }
     }
 
@@ -125,7 +130,7 @@ impl Bench {
 
     /// All rollouts, as `gleaner list` tells them.
     pub async fn list(&self) -> Vec<Value> {
-        let list: Value = serde_json::from_str(&self.look(&["list", "--json"]).await).unwrap();
+        let list: Value = serde_json::from_str(&self.look(&["list", "--json", "--limit", "0"]).await).unwrap();
         list["rollouts"].as_array().unwrap().clone()
     }
 

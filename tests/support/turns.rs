@@ -27,6 +27,11 @@ pub fn fenced(command: &str) -> Reply {
     Reply::text(format!("THOUGHT: turn {{n}}.\n\n```mswea_bash_command\n{command}\n```"))
 }
 
+/// A turn of the `ReAct` agent's variant without tools.
+pub fn acted(command: &str) -> Reply {
+    Reply::text(format!("Thought: turn {{n}}.\nAction:\n```bash\n{command}\n```"))
+}
+
 /// What is run, and what is expected of it.
 pub struct Turns<'a> {
     /// `HARNESS` or `HARNESS:VARIANT`.

@@ -109,24 +109,25 @@ fn captured(ran: &Ran<'_>) -> Option<String> {
 fn samples(ran: &Ran<'_>) -> Option<String> {
     let check = &ran.spec.check;
     let (number, expected) = (ran.built.samples.len(), check.samples.unwrap_or(1));
-    if number < expected && expected > 1 {
-        let because = check.because.as_deref().unwrap_or_default();
-        return Some(format!(
-            "it became {number} and [check] says {expected} (because: {because}): it rewrites less now, say so there"
-        ));
-    }
-    // Why there is none is said of the calls.
-    if number <= 1 && number <= expected {
-        return None;
-    }
+    let because = check.because.as_deref().unwrap_or_default();
     let whys: Vec<&str> = ran.branches.iter().map(|branch| branch.why.as_str()).collect();
-    if number == expected && check.because.as_deref().is_some_and(|because| whys.iter().all(|why| why.contains(because))) {
-        return None;
+    let whys = if whys.is_empty() { "its calls do not go on from each other".to_owned() } else { whys.join("; ") };
+    match number {
+        // Why there is none is said of the calls.
+        0 => None,
+        _ if number < expected => Some(format!(
+            "one conversation became {}, and [check] says {expected} ({because}): it rewrites less now",
+            counted(number as u64, "sample")
+        )),
+        _ if number > expected => Some(format!(
+            "one conversation became {number} samples instead of {expected}: {whys}; it rewrites its history, so what comes after is \
+             trained apart from what came before; if it can't be told not to, [check] samples and because say so"
+        )),
+        _ if ran.branches.iter().any(|branch| !branch.why.contains(because)) => {
+            Some(format!("one conversation became {number} samples as [check] says, but not because \"{because}\": {whys}"))
+        }
+        _ => None,
     }
-    let why = if whys.is_empty() { "its calls do not go on from each other".to_owned() } else { whys.join("; ") };
-    let mend = "it rewrites its history, so each turn is trained apart from what came before it; if it can't be told not to, \
-                [check] samples and because say so";
-    Some(format!("one conversation became {number} samples instead of {expected}: {why}; {mend}"))
 }
 
 fn drift(ran: &Ran<'_>) -> Option<String> {

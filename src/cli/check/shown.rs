@@ -1,5 +1,6 @@
 //! What a check prints.
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::json;
@@ -57,23 +58,29 @@ pub(super) fn text(checked: &[Checked], kept: Option<&Path>, paint: Paint) -> St
     let mut out = table(&head, &checked.iter().map(row).collect::<Vec<_>>(), paint);
     for checked in checked {
         for fault in &checked.verdict.faults {
-            out.push_str(&format!("\n{}: {}\n", checked.label, harmless(fault)));
+            let _ = write!(out, "\n{}: {}\n", checked.label, harmless(fault));
         }
         if let (Some(report), Some(folder), false) = (&checked.report, kept, checked.verdict.faults.is_empty()) {
             let (artifacts, database) = (report.artifacts.display(), folder.join("gleaner.db"));
             let show = format!("gleaner show {} --database {}", report.id, database.display());
-            out.push_str(&format!("  what it printed is in {artifacts}; its calls: {show}\n"));
+            let _ = writeln!(out, "  what it printed is in {artifacts}; its calls: {show}");
         }
     }
-    let noted: Vec<String> = checked
-        .iter()
-        .flat_map(|checked| checked.verdict.notes.iter().map(|note| format!("{}: {}", checked.label, harmless(note))))
-        .collect();
-    if !noted.is_empty() {
-        out.push_str(&format!("\n{}\n", paint.dim(&noted.join("\n"))));
+    // What is so of many is said once.
+    let mut notes: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (note, label) in
+        checked.iter().flat_map(|checked| checked.verdict.notes.iter().map(|note| (note, checked.label.as_str())))
+    {
+        match notes.iter_mut().find(|(said, _)| *said == note.as_str()) {
+            Some((_, labels)) => labels.push(label),
+            None => notes.push((note.as_str(), vec![label])),
+        }
+    }
+    for (note, labels) in notes {
+        let _ = write!(out, "\n{}\n", paint.dim(&format!("{}: {}", labels.join(", "), harmless(note))));
     }
     if let Some(folder) = kept {
-        out.push_str(&format!("\nthe store and what the harnesses printed are in {}\n", folder.display()));
+        let _ = write!(out, "\nthe store and what the harnesses printed are in {}\n", folder.display());
     }
     out
 }

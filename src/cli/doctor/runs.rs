@@ -9,7 +9,7 @@ use crate::cli::engine;
 use crate::cli::harness::cache_folder;
 use crate::config::Config;
 use crate::engine::{Engine, EngineKind, Finding, base_image};
-use crate::harness::{Builder, Catalog};
+use crate::harness::{Builder, Catalog, helper, isolation};
 use crate::ids::ProcessId;
 use crate::store;
 
@@ -20,7 +20,7 @@ pub(super) async fn look(config: &Config, harnesses: Option<&Path>) -> Vec<Findi
         Err(error) => return vec![Finding::fault("cache", format!("{error:#}"), "set HOME")],
     };
     let mut findings = match engine::connect(&config.engine, &cache).await {
-        Ok(engine) => of_engine(config, engine.as_ref()).await,
+        Ok(engine) => of_engine(config, engine.as_ref(), &cache).await,
         Err(error) => {
             let advice = "start Docker, or name where it listens (DOCKER_HOST); without isolation: --engine process";
             vec![Finding::fault("engine", format!("{error:#}"), advice)]
@@ -30,8 +30,11 @@ pub(super) async fn look(config: &Config, harnesses: Option<&Path>) -> Vec<Findi
     findings
 }
 
-async fn of_engine(config: &Config, engine: &dyn Engine) -> Vec<Finding> {
+async fn of_engine(config: &Config, engine: &dyn Engine, cache: &Path) -> Vec<Finding> {
     let mut findings = engine.look().await;
+    if engine.isolates() {
+        findings.push(isolation(engine, cache).await);
+    }
     if config.engine.kind == EngineKind::Docker {
         let name = &config.engine.base_image;
         findings.push(match engine.image(name).await {
@@ -48,6 +51,25 @@ async fn of_engine(config: &Config, engine: &dyn Engine) -> Vec<Finding> {
         });
     }
     findings
+}
+
+/// Whether it was seen that sandboxes hold.
+async fn isolation(engine: &dyn Engine, cache: &Path) -> Finding {
+    const NAME: &str = "isolation";
+    let helper = match helper::install(cache) {
+        Ok(helper) => helper,
+        Err(error) => {
+            return Finding::fault(NAME, format!("our program for sandboxes: {error}"), "mend the cache folder's permissions");
+        }
+    };
+    match engine.isolation().await {
+        Ok(Some(engine)) => match isolation::passed(cache, &engine, &helper) {
+            Some(age) => Finding::ok(NAME, format!("tested {} minutes ago: nothing got out", age.as_secs() / 60)),
+            None => Finding::ok(NAME, "the next run tests it first, and refuses to go on if anything gets out"),
+        },
+        Ok(None) => Finding::warning(NAME, "the test is switched off", "self_test = true under [engine]"),
+        Err(error) => Finding::fault(NAME, error.to_string(), "look at the engine's own log"),
+    }
 }
 
 /// Which harnesses are ready to run.

@@ -29,10 +29,17 @@ pub(super) async fn within<T>(
 }
 
 /// A call that may be made twice (it looks, or removes): made again where the engine was not there or was in trouble.
-pub(super) async fn patiently<T, C: Future<Output = Result<T, Error>>>(mut call: impl FnMut() -> C) -> Result<T, Error> {
-    let mut pauses = PAUSES.iter();
+pub(super) async fn patiently<T, C: Future<Output = Result<T, Error>>>(call: impl FnMut() -> C) -> Result<T, Error> {
+    again(&PAUSES, SHORT, call).await
+}
+
+async fn again<T, C>(pauses: &[Duration], time: Duration, mut call: impl FnMut() -> C) -> Result<T, Error>
+where
+    C: Future<Output = Result<T, Error>>,
+{
+    let mut pauses = pauses.iter();
     loop {
-        let done = timeout(SHORT, call()).await.unwrap_or(Err(Error::RequestTimeoutError));
+        let done = timeout(time, call()).await.unwrap_or(Err(Error::RequestTimeoutError));
         let (Err(error), Some(pause)) = (&done, pauses.next()) else { return done };
         if !is_transient(error) {
             return done;
@@ -65,7 +72,7 @@ mod tests {
         Error::DockerResponseServerError { status_code, message: message.to_owned() }
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn trouble_of_the_engine_is_waited_out_and_an_answer_is_not_doubted() {
         for (errors, tries) in [
             (vec![], 1),
@@ -73,7 +80,7 @@ mod tests {
             (vec![std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into()], 2),
         ] {
             let (left, made) = (Cell::new(errors), Cell::new(0));
-            let done = patiently(|| async {
+            let done = again(&[Duration::ZERO; 4], SHORT, || async {
                 made.set(made.get() + 1);
                 let mut errors = left.take();
                 let error = errors.pop();
@@ -84,7 +91,7 @@ mod tests {
         }
         for (error, tries) in [(404, 1), (409, 1), (500, 5)] {
             let made = Cell::new(0);
-            let done = patiently(|| async {
+            let done = again(&[Duration::ZERO; 4], SHORT, || async {
                 made.set(made.get() + 1);
                 Err::<(), _>(status(error, "no"))
             });
@@ -92,11 +99,12 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn nothing_hangs_for_ever() {
-        let asked = patiently(std::future::pending::<Result<(), Error>>);
+        let moment = Duration::from_millis(1);
+        let asked = again(&[], moment, std::future::pending::<Result<(), Error>>);
         assert!(matches!(asked.await, Err(Error::RequestTimeoutError)));
-        let done = within(SHORT, || "start sandbox x".to_owned(), std::future::pending::<Result<(), Error>>()).await;
-        assert_eq!(done.unwrap_err().to_string(), "start sandbox x: the engine did not answer within 120 s");
+        let done = within(moment, || "start sandbox x".to_owned(), std::future::pending::<Result<(), Error>>()).await;
+        assert_eq!(done.unwrap_err().to_string(), "start sandbox x: the engine did not answer within 0 s");
     }
 }

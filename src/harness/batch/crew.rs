@@ -19,7 +19,7 @@ use crate::store::{Finish, Outcome, RolloutFilter, RunOf, Write};
 use crate::telemetry::now_ms;
 
 /// Before a rollout that failed for no fault of harness or model is tried again; each time twice as long, up to the last.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const FIRST_PAUSE: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(1) };
 const LAST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Runs the places that are not filled; says whether all are filled now.
@@ -53,6 +53,10 @@ pub(super) async fn run(batch: &BatchRun, stage: &Stage<'_>, ledger: &Ledger<'_>
                 failed.get_or_insert(error);
             }
         }
+    }
+    // A process that died while it asked for a sandbox may have got it only now.
+    if failed.is_none() && !stage.cancel.is_cancelled() {
+        clear_away(stage).await?;
     }
     failed.map_or(Ok(unfilled == 0), Err)
 }

@@ -18,6 +18,9 @@ pub struct Kept {
     /// The folder of harnesses that was added to the built-in ones.
     #[serde(default)]
     pub harnesses: Option<PathBuf>,
+    /// A server runs it: one that starts goes on with it.
+    #[serde(default)]
+    pub served: bool,
     /// Sums of its tasks and harnesses by their names.
     sums: BTreeMap<String, String>,
 }
@@ -46,7 +49,7 @@ impl Kept {
             *path = std::fs::canonicalize(&*path)?.display().to_string();
         }
         let harnesses = harnesses.map(std::fs::canonicalize).transpose()?;
-        Ok(Self { plan, harnesses, sums: sums(orders) })
+        Ok(Self { plan, harnesses, served: false, sums: sums(orders) })
     }
 
     /// What is kept of a batch.

@@ -12,6 +12,8 @@ mod crew;
 mod kept;
 mod lineup;
 mod standing;
+#[cfg(test)]
+mod tests;
 
 use crate::ids::BatchId;
 use crate::record::Recorder;

@@ -7,7 +7,7 @@ use super::kept::{Kept, ResumeError, group};
 use crate::harness::summary::{self, Summary};
 use crate::harness::{HarnessChoice, Report};
 use crate::ids::BatchId;
-use crate::store::{Batch, Outcome, Rollout, RolloutFilter, RolloutStatus, Store};
+use crate::store::{Batch, BatchStatus, Outcome, Rollout, RolloutFilter, RolloutStatus, Store};
 
 /// What became of a batch so far.
 pub struct Standing {
@@ -15,7 +15,7 @@ pub struct Standing {
     pub kept: Kept,
     /// Of each place that was tried and whose rollout has ended: the rollout that counts, else the last one.
     pub reports: Vec<Report>,
-    /// Rollouts that are running, as their process left or has them.
+    /// Rollouts that are running. Those that a process left open when it died are not: the next one that writes ends them.
     pub running: Vec<Rollout>,
     /// By harness, in the plan's order.
     pub summaries: Vec<Summary>,
@@ -31,7 +31,9 @@ impl Standing {
         let kept = Kept::of(&batch)?;
         let filter = RolloutFilter { batch: Some(id), ..RolloutFilter::default() };
         let rollouts = store.rollouts(&filter).await?;
-        let (running, ended): (Vec<_>, Vec<_>) = rollouts.into_iter().partition(|rollout| rollout.status == RolloutStatus::Open);
+        let (mut running, ended): (Vec<_>, Vec<_>) =
+            rollouts.into_iter().partition(|rollout| rollout.status == RolloutStatus::Open);
+        running.retain(|_| batch.status == BatchStatus::Running);
         let (counting, replaced) = by_place(ended);
         let label = |rollout: &Rollout| label(id, &kept.plan.harnesses, rollout);
         let of_harness = |choice: &HarnessChoice| {

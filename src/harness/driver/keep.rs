@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::{Driver, Outcome, READY, said, unread};
 use crate::engine::ExecSpec;
 use crate::harness::artifacts::tail;
+use crate::harness::outcome::Printed;
 use crate::harness::run::{Event, Said};
-use crate::harness::spec::ResultForm;
 use crate::harness::{outcome, output};
 
 /// As many files that were not kept are named in the evidence.
@@ -20,8 +20,8 @@ impl Driver<'_> {
         let (stdout, stderr) = self.keep_output().await;
         let last_line = outcome::last_line(if stderr.is_empty() { &stdout } else { &stderr });
         let spec = &self.prepared.order.spec.outcome;
+        let printed = Printed::new(&stdout, &stderr, self.exit);
         let result = match &self.launch.result {
-            None if spec.form == ResultForm::Text => outcome::printed(&stdout, &stderr, self.exit).into(),
             None => stdout,
             Some(path) => {
                 let limit = self.stage.config.result_limit_bytes;
@@ -36,7 +36,7 @@ impl Driver<'_> {
                 result.stdout
             }
         };
-        let reading = outcome::read(spec, &result).or_else(|| outcome::read_exit(spec, self.exit?));
+        let reading = outcome::read(spec, &result, &printed).or_else(|| outcome::read_exit(spec, self.exit?));
         if let Some(reading) = &reading {
             self.artifacts.note("means", json!(reading.meaning));
             self.artifacts.note("detail", Value::Object(reading.detail.clone()));

@@ -213,7 +213,7 @@ impl<'a> Driver<'a> {
             if let Action::Finish(verdict) = action {
                 return self.finish(verdict).await;
             }
-            (self.stage.progress)(Progress::Step { rollout: self.new.id, doing: doing(&action) });
+            (self.stage.progress)(Progress::Step { rollout: self.new.id, doing: doing(&action).into() });
             let cancel = self.stage.cancel.clone();
             let doing = self.carry_out(&action);
             // What makes something is short and is waited for: broken off, it could leave behind what nobody knows of.
@@ -258,7 +258,7 @@ impl<'a> Driver<'a> {
 
     /// Clears away and closes the record. Not cancelled: it is what cancelling does.
     async fn finish(mut self, verdict: Verdict) -> Outcome<Report> {
-        (self.stage.progress)(Progress::Step { rollout: self.new.id, doing: "clearing away" });
+        (self.stage.progress)(Progress::Step { rollout: self.new.id, doing: "clearing away".into() });
         // The sandbox ends by itself once nobody listens.
         self.control = None;
         self.clear_rooms().await;

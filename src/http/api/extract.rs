@@ -5,8 +5,8 @@ use std::str::FromStr;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::response::IntoResponse;
 use bytes::Bytes;
-use http::StatusCode;
 use http::request::Parts;
+use http::{HeaderMap, StatusCode};
 use serde::de::DeserializeOwned;
 
 use crate::http::problem::Problem;
@@ -22,7 +22,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
         let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
             let text = rejection.body_text();
             match rejection.into_response().status() {
-                StatusCode::PAYLOAD_TOO_LARGE => Problem::TooLarge("the body is larger than 2 MiB".to_owned()),
+                StatusCode::PAYLOAD_TOO_LARGE => {
+                    Problem::TooLarge("the body is larger than this call takes: 64 MiB of a batch, else 2 MiB".to_owned())
+                }
                 _ => Problem::invalid(text),
             }
         })?;
@@ -65,6 +67,22 @@ impl<T: FromStr, S: Send + Sync> FromRequestParts<S> for Id<T> {
             Path::<String>::from_request_parts(parts, state).await.map_err(|_| Problem::not_found("the path holds no id"))?;
         text.parse().map(Self).map_err(|_| Problem::not_found(format!("there is nothing with the id {text}")))
     }
+}
+
+/// A header's text, if it is there.
+pub(super) fn header_text(headers: &HeaderMap, name: &str) -> Result<Option<String>, Problem> {
+    let Some(value) = headers.get(name) else { return Ok(None) };
+    let text = value.to_str().map_err(|_| Problem::invalid(format!("{name}: the header is not plain ASCII")))?;
+    Ok(Some(text.to_owned()))
+}
+
+/// What names a request, so that a repeat of it does nothing twice.
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let key = header_text(headers, "idempotency-key")?;
+    if key.as_ref().is_some_and(|key| key.is_empty() || key.len() > 255) {
+        return Err(Problem::invalid("Idempotency-Key: give 1 to 255 characters"));
+    }
+    Ok(key)
 }
 
 /// Reads a query's value by the names that serde knows a `T` by; an empty one counts as not given.

@@ -1,6 +1,7 @@
 //! The API under `/api/v1`, for people, trainers and scripts.
 
 mod artifacts;
+mod batches;
 mod calls;
 mod ending;
 mod extract;
@@ -26,14 +27,16 @@ use crate::proxy::App;
 use crate::store::Rollout;
 use crate::trajectory::Built;
 
+pub use batches::Batches;
 pub use calls::whole;
 pub use view::{CallView, RolloutView, rfc3339};
 
-/// The API's routes, below `/api/v1`, for a server whose state has the [`App`]. Who may call them is decided above.
+/// The API's routes, below `/api/v1`, for a server whose state has the [`App`] and who runs [`Batches`]. Who may call them is decided above.
 pub fn routes<S>() -> Router<S>
 where
     S: Clone + Send + Sync + 'static,
     Arc<App>: FromRef<S>,
+    Batches: FromRef<S>,
 {
     let router = Router::new().route("/openapi.json", get(openapi::document));
     let router = table().into_iter().fold(router, |router, (path, methods)| router.route(path, methods));
@@ -45,10 +48,11 @@ where
 }
 
 /// Every route but the OpenAPI page's own, which a test compares with that page.
-fn table<S>() -> [(&'static str, MethodRouter<S>); 16]
+fn table<S>() -> [(&'static str, MethodRouter<S>); 20]
 where
     S: Clone + Send + Sync + 'static,
     Arc<App>: FromRef<S>,
+    Batches: FromRef<S>,
 {
     [
         ("/rollouts", get(rollouts::list).post(rollouts::create)),
@@ -59,6 +63,10 @@ where
         ("/rollouts/{id}/samples", get(samples::get)),
         ("/rollouts/{id}/artifacts", get(artifacts::list)),
         ("/rollouts/{id}/artifacts/{*name}", get(artifacts::get)),
+        ("/batches", batches::roomy(get(batches::list).post(batches::create))),
+        ("/batches/{id}", get(batches::get).delete(batches::cancel)),
+        ("/batches/{id}/rollouts", get(batches::rollouts)),
+        ("/batches/{id}/resume", post(batches::resume)),
         ("/calls/{id}", get(calls::get)),
         ("/calls/{id}/request", get(calls::request)),
         ("/calls/{id}/upstream", get(calls::upstream)),

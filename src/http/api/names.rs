@@ -34,6 +34,58 @@ pub(super) enum Outcome {
     Cancelled,
 }
 
+/// Whether a batch runs.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum BatchStatus {
+    Running,
+    /// The server that ran it ended, or its engine did not answer for too long: it can be resumed.
+    Stopped,
+    Cancelled,
+    Done,
+}
+
+/// A batch to be run.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Plan {
+    /// Tasks themselves, as lines of JSON Lines have them (`{"id", "prompt", "image"?, "files"?, "verify"?, "timeout_s"?, "metadata"?}`),
+    /// or the absolute path of a file or folder of tasks on the server's machine.
+    #[schema(value_type = Vec<Object>)]
+    tasks: (),
+    harnesses: Vec<HarnessChoice>,
+    /// Rollouts of each task in each harness; 1 if left out.
+    samples: Option<u32>,
+    /// Harnesses at once; no more than the server's own.
+    concurrency: Option<usize>,
+    /// Tries of each rollout that ends as `infra_error`.
+    attempts: Option<u32>,
+    /// Before the tasks' own.
+    image: Option<String>,
+    /// Before the tasks' own.
+    timeout_s: Option<u64>,
+    /// Calls that each rollout may make, before the harness's own bound.
+    max_calls: Option<u64>,
+    /// Tokens that each rollout may sample, before the harness's own bound.
+    max_tokens: Option<u64>,
+    /// A policy's name in the config.
+    policy: Option<String>,
+    /// `train` if left out.
+    purpose: Option<Purpose>,
+    /// Only these of the tasks, by id.
+    only: Option<Vec<String>>,
+}
+
+/// A harness and the way to run it.
+#[derive(Serialize, ToSchema)]
+pub(super) struct HarnessChoice {
+    /// `HARNESS` or `HARNESS:VARIANT`.
+    harness: String,
+    wire: Option<String>,
+    /// Parameters set otherwise.
+    #[schema(value_type = Option<Object>)]
+    set: Option<()>,
+}
+
 /// How a call stands.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -162,6 +214,7 @@ mod tests {
         known::<RolloutStatus, store::RolloutStatus>();
         known::<Purpose, store::Purpose>();
         known::<Outcome, store::Outcome>();
+        known::<BatchStatus, store::BatchStatus>();
         known::<CallStatus, call::CallStatus>();
         known::<PauseMode, crate::policy::PauseMode>();
         known::<FinishReason, call::FinishReason>();

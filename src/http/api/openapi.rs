@@ -5,7 +5,7 @@ use utoipa::OpenApi;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{InfoBuilder, OpenApi as Document, SecurityRequirement, Server};
 
-use super::{artifacts, calls, ending, images, policies, rollouts, samples};
+use super::{artifacts, batches, calls, ending, images, policies, rollouts, samples};
 
 #[derive(OpenApi)]
 #[openapi(paths(
@@ -18,6 +18,12 @@ use super::{artifacts, calls, ending, images, policies, rollouts, samples};
     samples::get,
     artifacts::list,
     artifacts::get,
+    batches::create,
+    batches::list,
+    batches::get,
+    batches::rollouts,
+    batches::cancel,
+    batches::resume,
     calls::get,
     calls::request,
     calls::upstream,
@@ -40,7 +46,7 @@ fn page() -> Document {
         .title("Gleaner")
         .version(env!("CARGO_PKG_VERSION"))
         .description(Some(
-            "Rollouts, their calls and their samples. Errors are RFC 9457 problem documents; any call may also answer 401 \
+            "Rollouts, their calls and their samples, and batches of rollouts. Errors are RFC 9457 problem documents; any call may also answer 401 \
              (no admin key), 403 (a caller that the API is not for) and 500 as such.",
         ))
         .build();

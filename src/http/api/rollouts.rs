@@ -8,7 +8,8 @@ use http::{HeaderMap, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::extract::{Body, Id, Params, named, page_size};
+use super::batches::known_policy;
+use super::extract::{Body, Id, Params, header_text, idempotency_key, named, page_size};
 use super::view::RolloutView;
 use super::{built, known, names};
 use crate::call::Sampling;
@@ -77,13 +78,8 @@ pub(super) async fn create(
 ) -> Result<(StatusCode, Json<CreatedRollout>), Problem> {
     let host = header_text(&headers, header::HOST.as_str())?
         .ok_or_else(|| Problem::invalid("the request has no Host header, which base_url is made from"))?;
-    let new = body.into_new(header_text(&headers, "idempotency-key")?)?;
-    if let Some(name) = &new.policy
-        && app.policies.get(name).is_none()
-    {
-        let known: Vec<&str> = app.policies.iter().map(|policy| policy.name()).collect();
-        return Err(Problem::invalid(format!("policy: there is no policy {name}; there are: {}", known.join(", "))));
-    }
+    let new = body.into_new(idempotency_key(&headers)?)?;
+    known_policy(&app, new.policy.as_deref())?;
     let rollout = app.rollouts.create(new.clone()).await?;
     let status = if rollout.id == new.id {
         StatusCode::CREATED
@@ -105,9 +101,6 @@ impl CreateRollout {
         if self.ttl_s == Some(0) {
             return Err(Problem::invalid("ttl_s: a rollout lives at least 1 second"));
         }
-        if idempotency_key.as_ref().is_some_and(|key| key.is_empty() || key.len() > 255) {
-            return Err(Problem::invalid("Idempotency-Key: give 1 to 255 characters"));
-        }
         let default = if self.group_id.is_some() { Purpose::Train } else { Purpose::Record };
         Ok(NewRollout {
             id: RolloutId::generate(),
@@ -128,12 +121,6 @@ impl CreateRollout {
             run: None,
         })
     }
-}
-
-fn header_text(headers: &HeaderMap, name: &str) -> Result<Option<String>, Problem> {
-    let Some(value) = headers.get(name) else { return Ok(None) };
-    let text = value.to_str().map_err(|_| Problem::invalid(format!("{name}: the header is not plain ASCII")))?;
-    Ok(Some(text.to_owned()))
 }
 
 /// Whether the kept rollout is what `new` asks for.
@@ -159,6 +146,8 @@ pub(super) struct ListRollouts {
     group_id: Option<String>,
     task_id: Option<String>,
     harness: Option<String>,
+    /// Those that were run for this batch, replaced ones included.
+    batch_id: Option<String>,
     #[param(value_type = Option<names::Outcome>)]
     outcome: Option<String>,
     #[param(value_type = Option<names::Purpose>)]
@@ -200,7 +189,7 @@ pub(super) async fn list(
         group_id: given(params.group_id),
         task_id: given(params.task_id),
         harness: given(params.harness),
-        batch: None,
+        batch: named("batch_id", params.batch_id.as_deref())?,
         // One more than the page holds tells whether there is another page.
         limit: size + 1,
     };

@@ -12,7 +12,7 @@ use crate::call::{
     CallRecord, CallStatus, Capture, CaptureLevel, Failure, FinishReason, Image, ImageHash, LogprobKind, Mark, Raw, Rendered,
     Run, Sampling, Usage, VersionSource,
 };
-use crate::ids::{CallId, RolloutId};
+use crate::ids::{BatchId, CallId, RolloutId};
 use crate::store::{Outcome, Purpose, Rollout, RolloutStatus};
 use crate::trajectory::{Abandoned, Class, Kind};
 
@@ -54,6 +54,11 @@ pub struct RolloutView {
     pub group_size: Option<u32>,
     /// Its place in its group, from 0.
     pub index: u32,
+    /// The batch that it was run for.
+    #[schema(value_type = Option<String>, format = "uuid")]
+    pub batch_id: Option<BatchId>,
+    /// Which try of its place in the batch it is, from 1.
+    pub attempt: Option<u32>,
     /// The harness that drives it.
     pub harness: Option<String>,
     /// The policy that its calls go to; null: the routes decide.
@@ -97,6 +102,8 @@ impl RolloutView {
             group_id: rollout.group_id.clone(),
             group_size: rollout.group_size,
             index: rollout.index,
+            batch_id: rollout.run.map(|run| run.batch),
+            attempt: rollout.run.map(|run| run.attempt),
             harness: rollout.harness.clone(),
             policy: rollout.policy.clone(),
             sampling: rollout.sampling.clone(),

@@ -23,14 +23,14 @@ pub(super) struct Reply<'a> {
 impl Reply<'_> {
     /// The events of a stream: the prompt's ids, a chunk a token, the counts.
     pub(super) fn stream(&self) -> Vec<Bytes> {
-        let mut head = self.chunk(&json!([self.choice(json!({"role": "assistant", "content": ""}), &[], None)]));
+        let mut head = self.chunk(&json!([self.choice(&json!({"role": "assistant", "content": ""}), &[], None)]));
         if self.with_ids {
             head["prompt_token_ids"] = json!(self.prompt);
         }
         let mut events = vec![head];
         for (at, token) in self.tokens.iter().enumerate() {
             let finish = (at + 1 == self.tokens.len()).then_some(self.finish);
-            let choice = self.choice(self.delta(token), std::slice::from_ref(token), finish);
+            let choice = self.choice(&self.delta(token), std::slice::from_ref(token), finish);
             events.push(self.chunk(&json!([choice])));
         }
         let mut counts = self.chunk(&json!([]));
@@ -57,7 +57,7 @@ impl Reply<'_> {
             let function = json!({"name": name, "arguments": arguments});
             message["tool_calls"] = json!([{"id": self.call_id(), "type": "function", "function": function}]);
         }
-        let mut choice = self.choice(Value::Null, self.tokens, Some(self.finish));
+        let mut choice = self.choice(&Value::Null, self.tokens, Some(self.finish));
         if let Some(fields) = choice.as_object_mut() {
             fields.remove("delta");
             fields.insert("message".to_owned(), message);
@@ -75,7 +75,7 @@ impl Reply<'_> {
         json!({"id": self.id, "object": "chat.completion.chunk", "created": 0, "model": self.model, "choices": choices})
     }
 
-    fn choice(&self, delta: Value, tokens: &[Token], finish: Option<&str>) -> Value {
+    fn choice(&self, delta: &Value, tokens: &[Token], finish: Option<&str>) -> Value {
         let mut choice = json!({"index": 0, "delta": delta, "finish_reason": finish});
         if self.with_ids && !tokens.is_empty() {
             choice["token_ids"] = tokens.iter().map(|token| token.id).collect();

@@ -47,6 +47,9 @@ pub(super) fn status(db: &Connection, database: &Path, process: i64, id: BatchId
             return Err(Fault::Unknown(format!("batch {id} was cancelled; start another one")));
         }
         sweep::dead(db, &folder)?;
+    } else if was == BatchStatus::Cancelled {
+        // For good: who ran it stops it afterwards.
+        return Ok(());
     }
     let taken = if status == BatchStatus::Running { Some(process) } else { None };
     db.prepare_cached("UPDATE batches SET status = ?, process = coalesce(?, process) WHERE seq = ?")?.execute(params![
