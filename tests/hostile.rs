@@ -117,7 +117,7 @@ impl Fallout {
 
 /// Keys, in all that a process of the harness's user may read.
 const KEYS: &str = "(cat /proc/*/environ /proc/*/cmdline; ls -R /run/gleaner; cat -r /run/gleaner/*) 2>/dev/null \
-                    | tr '\\0' '\\n' | grep -ao 'glr_[a-z0-9]*' | sort -u | wc -l";
+                    | tr '\\0' '\\n' | grep -aoE 'glr_[a-z0-9]{8,}' | sort -u | wc -l";
 
 #[tokio::test]
 async fn the_sandbox_is_its_own_and_nobody_else_s() {
@@ -151,6 +151,7 @@ async fn what_a_sandbox_uses_up_is_its_own() {
     let attack = Attack { config: "[engine]\nmemory = \"192m\"\npids = 64\n".to_owned(), ..attack };
     let fallout = attack.run(&[]).await;
     let printed = fallout.printed();
+    assert_eq!(printed.len(), 3, "{printed:?} {:#}", fallout.evidence);
     // The command was killed and the harness went on; there was no more room than a part of the memory; no process was left to make.
     assert!(printed[0].ends_with("137"), "{printed:?}");
     assert!(printed[1].contains("No space left on device") && printed[1].ends_with(&(48 << 20).to_string()), "{printed:?}");
@@ -226,7 +227,7 @@ async fn a_policy_that_is_down_for_a_while_is_waited_for_and_for_longer_is_infra
         let config = format!("[policies.default]\nretry_s = {retry_s}\n[engine]\nkind = \"process\"\n");
         let config = bench.file("config.toml", &config);
         let folder = Path::new(TINY).parent().unwrap().display().to_string();
-        let ended = bench.run(&["tiny-agent", "--harnesses", &folder, "p", "--config", &config]).await;
+        let ended = bench.run(&["tiny-agent", "--harnesses", &folder, "p", "--attempts", "1", "--config", &config]).await;
         let (id, rollout) = ended.rollout();
         assert_eq!((&rollout["outcome"], &rollout["calls"]), (&json!(outcome), &json!(calls)), "{ended:?}");
         if outcome == "infra_error" {

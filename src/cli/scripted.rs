@@ -77,6 +77,8 @@ mod tests {
             attempts: None,
             image: None,
             timeout_s: None,
+            max_calls: None,
+            max_tokens: None,
             policy: None,
             purpose: None,
             only: Vec::new(),

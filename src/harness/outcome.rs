@@ -170,7 +170,7 @@ mod tests {
     fn words_are_one_line_and_the_longest_text() {
         let spec = &Catalog::load(None).unwrap().get("codex").unwrap().spec.outcome.clone();
         let said = r#"{"type":"turn.failed","error":{"message":"first\nstream disconnected\n"}}"#;
-        assert_eq!(words(&read(spec, said.as_bytes()).unwrap()).as_deref(), Some("stream disconnected"));
+        assert_eq!(words(&read(spec, said.as_bytes(), &Printed::default()).unwrap()).as_deref(), Some("stream disconnected"));
         assert_eq!(last_line(b"one\n two \n\n").as_deref(), Some("two"));
         assert_eq!((last_line(b" \n"), last_line(&[b'x'; 5_000]).unwrap().len()), (None, WORDS));
     }
