@@ -212,6 +212,21 @@ async fn output_without_end_is_bounded_and_its_end_is_kept() {
     assert!(kept.len() <= 17 << 20 && kept.ends_with("{\"status\": \"done\"}\n"), "{} bytes were kept", kept.len());
 }
 
+/// Where the engine's storage has quotas the system itself says no; elsewhere the harness is ended soon after, and verified as it is.
+#[tokio::test]
+async fn who_fills_the_disk_is_bounded_or_ended() {
+    let attack = Attack::of(309, &["head -c 200M /dev/zero > big && sleep 1000; echo full"]).await;
+    let attack = Attack { verify: "test -s big", config: "[engine]\ndisk = \"64m\"\n".to_owned(), ..attack };
+    let fallout = attack.run(&["--timeout", "120"]).await;
+    if fallout.evidence["exit"]["capped"] == "disk" {
+        fallout.ended("truncated", Some(1.0));
+        assert!(fallout.evidence["disk_bytes"].as_u64() > Some(64 << 20), "{:#}", fallout.evidence);
+    } else {
+        fallout.ended("passed", Some(1.0));
+        assert!(fallout.printed()[0].contains("No space left on device"), "{:?}", fallout.printed());
+    }
+}
+
 /// Trouble of the policy is retried within `retry_s`, unseen; past that it is nobody's failure in the rollout.
 #[tokio::test]
 async fn a_policy_that_is_down_for_a_while_is_waited_for_and_for_longer_is_infrastructure() {
