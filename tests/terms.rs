@@ -62,6 +62,7 @@ impl Server {
             drift: Drift::Fork,
         });
         let http = Http {
+            batches: gleaner::http::Batches::default(),
             app: Arc::clone(&app),
             admin_key: None,
             client_keys: ClientKeys::default(),
