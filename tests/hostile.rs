@@ -145,8 +145,10 @@ async fn what_a_sandbox_uses_up_is_its_own() {
     let hog = "python3 -c 'b = []\nwhile True: b.append(bytearray(1 << 20))'; echo $?";
     let fill =
         "head -c 1G /dev/zero > /tmp/big; head -c 1G /dev/zero > \"$HOME/big\"; stat -c %s /tmp/big; rm /tmp/big \"$HOME/big\"";
-    let forks = "python3 -c 'import os, time\nwhile True:\n    try: child = os.fork()\n    except OSError: break\n    \
-                 if not child: time.sleep(1000)' >/dev/null 2>&1; echo full";
+    // Whatever process ends, its place is taken at once, the shell's own too.
+    let forks = "python3 -c 'import os, time\nwhile True:\n    try: child = os.fork()\n    \
+                 except OSError: child = 1; open(\"/tmp/full\", \"w\").close()\n    if not child: time.sleep(1000)' \
+                 >/dev/null 2>&1 & while ! test -e /tmp/full; do :; done; echo full";
     let attack = Attack::of(302, &[hog, fill, forks, "echo never"]).await;
     let attack = Attack { config: "[engine]\nmemory = \"192m\"\npids = 64\n".to_owned(), ..attack };
     let fallout = attack.run(&[]).await;

@@ -13,7 +13,8 @@ use gleaner::harness::run::Cap;
 use gleaner::harness::{
     BatchRun, Catalog, Kept, Ledger, ModelEndpoint, Plan, Report, RolloutConfig, Served, Stage, Terms, helper,
 };
-use gleaner::http::{ClientKeys, Http, SocketEndpoint, end};
+
+use gleaner::http::{Batches, ClientKeys, Http, SocketEndpoint, end};
 use gleaner::ids::{BatchId, ProcessId, RolloutId, RolloutKey};
 use gleaner::policy::{self, PolicyConfig, PolicyUpdate, SCHEME};
 use gleaner::proxy::{App, Policies, ProxySettings, Rollouts};
@@ -67,6 +68,7 @@ impl Server {
             client_keys: ClientKeys::default(),
             open: false,
             body_limit: 1 << 20,
+            batches: Batches::default(),
             harnesses_reach_it: false,
             compress: false,
             cors_origins: Arc::default(),
