@@ -62,13 +62,12 @@ impl Server {
             drift: Drift::Fork,
         });
         let http = Http {
-            batches: gleaner::http::Batches::default(),
+            batches: Batches::default(),
             app: Arc::clone(&app),
             admin_key: None,
             client_keys: ClientKeys::default(),
             open: false,
             body_limit: 1 << 20,
-            batches: Batches::default(),
             harnesses_reach_it: false,
             compress: false,
             cors_origins: Arc::default(),
