@@ -18,7 +18,7 @@ use tokio::time::timeout;
 /// What waits for a dead engine must not wait longer.
 const QUICK: Duration = Duration::from_secs(20);
 
-/// A dockerd without network, in a folder of its own.
+/// A dockerd in a folder and a network of its own: without a bridge it would remove the machine's.
 struct Dockerd {
     folder: PathBuf,
     process: Child,
@@ -28,8 +28,8 @@ impl Dockerd {
     fn start(folder: &Path) -> Self {
         let path = |name: &str| folder.join(name).display().to_string();
         let log = std::fs::File::options().create(true).append(true).open(folder.join("log")).unwrap();
-        let process = Command::new("dockerd")
-            .args(["--data-root", &path("data"), "--exec-root", &path("exec"), "--pidfile", &path("pid")])
+        let process = Command::new("unshare")
+            .args(["--net", "dockerd", "--data-root", &path("data"), "--exec-root", &path("exec"), "--pidfile", &path("pid")])
             .args(["--host", &format!("unix://{}", path("docker.sock")), "--bridge=none", "--iptables=false", "--ip-masq=false"])
             .stdout(Stdio::null())
             .stderr(log)
@@ -107,7 +107,7 @@ async fn an_engine_that_dies_hangs_nobody_and_is_used_again() {
     let sockets = [one.listen("inner.sock"), one.listen("exec.sock"), two.listen("inner.sock")];
     one.go().await;
     two.go().await;
-    timeout(LONG, sockets[0].accept()).await.expect("the harness runs").unwrap();
+    let _harness = timeout(LONG, sockets[0].accept()).await.expect("the harness runs").unwrap();
 
     // A command in flight fails, and does not wait for its time to be up.
     let (command, id, running) = (waits("exec.sock"), one.id.clone(), Arc::clone(&engine));
@@ -116,7 +116,7 @@ async fn an_engine_that_dies_hangs_nobody_and_is_used_again() {
         let command: Vec<&str> = command.iter().map(String::as_str).collect();
         running.exec(&id, &exec_spec(&command)).await
     });
-    timeout(LONG, sockets[1].accept()).await.expect("the command runs").unwrap();
+    let _command = timeout(LONG, sockets[1].accept()).await.expect("the command runs").unwrap();
     dockerd.end("-KILL");
     let began = Instant::now();
     let failed = timeout(QUICK, in_flight).await.expect("it ends with the engine").unwrap().unwrap_err();
@@ -152,7 +152,7 @@ async fn a_sandbox_that_the_engine_stops_says_so() {
     let mut one = Sandbox::start(&engine, &harness, Options { image, ..Options::default() }).await;
     let inner = one.listen("inner.sock");
     one.go().await;
-    timeout(LONG, inner.accept()).await.expect("the harness runs").unwrap();
+    let _harness = timeout(LONG, inner.accept()).await.expect("the harness runs").unwrap();
     dockerd.end("-TERM");
     assert_eq!(one.line().await.as_deref(), Some("terminated"));
 }

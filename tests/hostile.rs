@@ -117,7 +117,7 @@ impl Fallout {
 
 /// Keys, in all that a process of the harness's user may read.
 const KEYS: &str = "(cat /proc/*/environ /proc/*/cmdline; ls -R /run/gleaner; cat -r /run/gleaner/*) 2>/dev/null \
-                    | tr '\\0' '\\n' | grep -ao 'glr_[a-z0-9]*' | sort -u | wc -l";
+                    | tr '\\0' '\\n' | grep -aoE 'glr_[a-z0-9]{8,}' | sort -u | wc -l";
 
 #[tokio::test]
 async fn the_sandbox_is_its_own_and_nobody_else_s() {
@@ -145,12 +145,15 @@ async fn what_a_sandbox_uses_up_is_its_own() {
     let hog = "python3 -c 'b = []\nwhile True: b.append(bytearray(1 << 20))'; echo $?";
     let fill =
         "head -c 1G /dev/zero > /tmp/big; head -c 1G /dev/zero > \"$HOME/big\"; stat -c %s /tmp/big; rm /tmp/big \"$HOME/big\"";
-    let forks = "python3 -c 'import os, time\nwhile True:\n    try: child = os.fork()\n    except OSError: break\n    \
-                 if not child: time.sleep(1000)' >/dev/null 2>&1; echo full";
+    // Whatever process ends, its place is taken at once, the shell's own too.
+    let forks = "python3 -c 'import os, time\nwhile True:\n    try: child = os.fork()\n    \
+                 except OSError: child = 1; open(\"/tmp/full\", \"w\").close()\n    if not child: time.sleep(1000)' \
+                 >/dev/null 2>&1 & while ! test -e /tmp/full; do :; done; echo full";
     let attack = Attack::of(302, &[hog, fill, forks, "echo never"]).await;
     let attack = Attack { config: "[engine]\nmemory = \"192m\"\npids = 64\n".to_owned(), ..attack };
     let fallout = attack.run(&[]).await;
     let printed = fallout.printed();
+    assert_eq!(printed.len(), 3, "{printed:?} {:#}", fallout.evidence);
     // The command was killed and the harness went on; there was no more room than a part of the memory; no process was left to make.
     assert!(printed[0].ends_with("137"), "{printed:?}");
     assert!(printed[1].contains("No space left on device") && printed[1].ends_with(&(48 << 20).to_string()), "{printed:?}");
@@ -211,6 +214,21 @@ async fn output_without_end_is_bounded_and_its_end_is_kept() {
     assert!(kept.len() <= 17 << 20 && kept.ends_with("{\"status\": \"done\"}\n"), "{} bytes were kept", kept.len());
 }
 
+/// Where the engine's storage has quotas the system itself says no; elsewhere the harness is ended soon after, and verified as it is.
+#[tokio::test]
+async fn who_fills_the_disk_is_bounded_or_ended() {
+    let attack = Attack::of(309, &["head -c 200M /dev/zero > big && sleep 1000; echo full"]).await;
+    let attack = Attack { verify: "test -s big", config: "[engine]\ndisk = \"64m\"\n".to_owned(), ..attack };
+    let fallout = attack.run(&["--timeout", "120"]).await;
+    if fallout.evidence["exit"]["capped"] == "disk" {
+        fallout.ended("truncated", Some(1.0));
+        assert!(fallout.evidence["disk_bytes"].as_u64() > Some(64 << 20), "{:#}", fallout.evidence);
+    } else {
+        fallout.ended("passed", Some(1.0));
+        assert!(fallout.printed()[0].contains("No space left on device"), "{:?}", fallout.printed());
+    }
+}
+
 /// Trouble of the policy is retried within `retry_s`, unseen; past that it is nobody's failure in the rollout.
 #[tokio::test]
 async fn a_policy_that_is_down_for_a_while_is_waited_for_and_for_longer_is_infrastructure() {
@@ -226,7 +244,7 @@ async fn a_policy_that_is_down_for_a_while_is_waited_for_and_for_longer_is_infra
         let config = format!("[policies.default]\nretry_s = {retry_s}\n[engine]\nkind = \"process\"\n");
         let config = bench.file("config.toml", &config);
         let folder = Path::new(TINY).parent().unwrap().display().to_string();
-        let ended = bench.run(&["tiny-agent", "--harnesses", &folder, "p", "--config", &config]).await;
+        let ended = bench.run(&["tiny-agent", "--harnesses", &folder, "p", "--attempts", "1", "--config", &config]).await;
         let (id, rollout) = ended.rollout();
         assert_eq!((&rollout["outcome"], &rollout["calls"]), (&json!(outcome), &json!(calls)), "{ended:?}");
         if outcome == "infra_error" {

@@ -101,7 +101,11 @@ fn files_are_packed_and_links_are_not_followed() {
     assert_eq!(said[..2], ["/fifo: it is no file", "/large: its 2000 bytes are too many"]);
     assert!(said[2].starts_with("/missing: "), "{said:?}");
     let (found, _) = init.packed("3", "1000", &[&path("a"), &path(&long)]);
-    assert_eq!(found.keys().filter(|name| name.ends_with("/a") || name.ends_with("deep")).count(), 1, "together they are bounded");
+    assert_eq!(
+        found.keys().filter(|name| name.ends_with("/a") || name.ends_with("deep")).count(),
+        1,
+        "together they are bounded"
+    );
 }
 
 #[test]

@@ -23,12 +23,12 @@ use bollard::query_parameters::{
 use bytes::Bytes;
 use futures::TryStreamExt;
 use gleaner::engine::{
-    Docker, Engine, EngineConfig, EngineError, ExecResult, ExecSpec, ImageFacts, Limits, Network, Places, SandboxEnd, SandboxId,
-    SandboxSpec, Tell,
+    Docker, Engine, EngineConfig, EngineError, ExecResult, ExecSpec, Finding, ImageFacts, Limits, Network, Places, SandboxEnd,
+    SandboxId, SandboxSpec, Tell,
 };
 use gleaner::harness::isolation::{self, Leaks};
 use gleaner::harness::run::Cap;
-use gleaner::harness::{ModelEndpoint, RolloutConfig, Stage, Terms, helper};
+use gleaner::harness::{ModelEndpoint, RolloutConfig, Served, Stage, Terms, helper};
 use gleaner::ids::RolloutId;
 use gleaner::store::{Finish, NewRollout, Reward, Rollout};
 use sandbox::{LONG, Options, Sandbox, engine, image};
@@ -222,7 +222,9 @@ impl ModelEndpoint for Nobody {
     async fn window(&self, _: Option<&str>) -> Option<u64> {
         None
     }
-    async fn seal(&self, _: RolloutId) {}
+    async fn seal(&self, _: RolloutId) -> Served {
+        Served::default()
+    }
     async fn reward(&self, _: Reward) -> anyhow::Result<()> {
         Ok(())
     }
@@ -252,6 +254,9 @@ impl Engine for Leaky {
     }
     fn isolates(&self) -> bool {
         self.docker.isolates()
+    }
+    async fn look(&self) -> Vec<Finding> {
+        self.docker.look().await
     }
     async fn isolation(&self) -> Result<Option<String>, EngineError> {
         self.docker.isolation().await

@@ -5,10 +5,11 @@
 mod support;
 
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use support::policy::{Reply, ScriptedPolicy};
-use support::run::{Bench, Ended, containers_are};
+use support::run::{Bench, Ended, containers, containers_are};
 use tokio::process::Command;
 use tokio::sync::OnceCell;
 
@@ -31,7 +32,10 @@ async fn image() {
     static MADE: OnceCell<()> = OnceCell::const_new();
     MADE.get_or_init(async || {
         let folder = format!("{TASKS}/swe");
-        let built = Command::new("docker").args(["build", "--quiet", "--tag", "gleaner-test-swe:1", &folder]).env("DOCKER_BUILDKIT", "0").output();
+        let built = Command::new("docker")
+            .args(["build", "--quiet", "--tag", "gleaner-test-swe:1", &folder])
+            .env("DOCKER_BUILDKIT", "0")
+            .output();
         let built = built.await.expect("these tests need Docker's client");
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     })
@@ -71,7 +75,8 @@ async fn a_harbor_folder_gives_1_to_its_solution_and_0_to_nothing() {
 /// What a harness looks for before its end is not there yet; and what it plants there does not count.
 #[tokio::test]
 async fn tests_come_in_only_when_the_harness_has_ended() {
-    let look = "ls -R /tests /solution /gleaner > /logs/artifacts/seen 2>&1; find / -xdev -name 'test_outputs*' >> /logs/artifacts/seen";
+    let look =
+        "ls -R /tests /solution /gleaner > /logs/artifacts/seen 2>&1; find / -xdev -name 'test_outputs*' >> /logs/artifacts/seen";
     let plant = "mkdir -p /tests /logs/verifier; echo 1 > /logs/verifier/reward.txt; \
                  printf 'import os, sys\\nos._exit(0)\\n' > /tests/test_a.py; ln -sf /dev/null /tests/test_outputs.py; echo x > /tests/test.sh";
     let (_policy, bench) = bench(302, &[look, plant]).await;
@@ -111,7 +116,10 @@ async fn a_row_is_solved_by_a_harness_s_patch() {
     assert_eq!(reward, json!(1.0), "{evidence:#}");
     assert_eq!(evidence["patch"]["names"], json!(["build.log", "calc/__init__.py", "calc/new.py"]), "{evidence:#}");
     let patch = bench.artifact(&ended.rollout().0, "patch.diff");
-    assert!(patch.contains("+    return a + b\n") && patch.len() as u64 == evidence["patch"]["bytes"].as_u64().unwrap(), "{patch}");
+    assert!(
+        patch.contains("+    return a + b\n") && patch.len() as u64 == evidence["patch"]["bytes"].as_u64().unwrap(),
+        "{patch}"
+    );
 }
 
 #[tokio::test]
@@ -172,7 +180,12 @@ async fn rewards_are_read_safely() {
         ("link", "echo 1 > real; ln -s real reward", json!(0.0), "is not a regular file"),
         ("folder", "mkdir reward", json!(0.0), "is not a regular file"),
         ("fifo", "mkfifo reward", json!(0.0), "is not a regular file"),
-        ("socket", "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"reward\")'", json!(0.0), "is not a regular file"),
+        (
+            "socket",
+            "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"reward\")'",
+            json!(0.0),
+            "is not a regular file",
+        ),
         ("large", "truncate -s 2G reward", json!(0.0), "it has more than"),
         ("nan", "echo NaN > reward", json!(0.0), "NaN is no reward"),
         ("inf", "echo -inf > reward", json!(0.0), "-inf is no reward"),
@@ -190,7 +203,8 @@ async fn rewards_are_read_safely() {
     assert_eq!(ended.code, Some(1), "one has no verdict: {ended:?}");
     let rollouts = ended.rollouts();
     for (name, _, reward, why) in &cases {
-        let rollout = rollouts.iter().find(|rollout| rollout["task_id"] == *name).unwrap_or_else(|| panic!("{name}: {rollouts:?}"));
+        let rollout =
+            rollouts.iter().find(|rollout| rollout["task_id"] == *name).unwrap_or_else(|| panic!("{name}: {rollouts:?}"));
         let evidence = evidence(&bench, rollout["id"].as_str().unwrap());
         assert_eq!(rollout["reward"], *reward, "{name}: {evidence:#}");
         let said = evidence["verify"]["error"].as_str().unwrap_or_default();
@@ -200,7 +214,10 @@ async fn rewards_are_read_safely() {
     let none = rollouts.iter().find(|rollout| rollout["task_id"] == "none").unwrap();
     assert_eq!(none["outcome"], "infra_error");
     let error = evidence(&bench, none["id"].as_str().unwrap())["error"].clone();
-    assert!(error.as_str().unwrap().starts_with("the verifier wrote no reward to /work/reward; it ended with exit code 7"), "{error}");
+    assert!(
+        error.as_str().unwrap().starts_with("the verifier wrote no reward to /work/reward; it ended with exit code 7"),
+        "{error}"
+    );
 }
 
 /// Files that a task and a harness name are kept, and nothing that a name or a link leads to.
@@ -216,8 +233,11 @@ async fn artifacts_are_files_of_the_sandbox_only() {
     let evidence = evidence(&bench, &id);
     let kept = json!([{"name": "home/agent/session", "bytes": 5}, {"name": "work/out/a", "bytes": 4}, {"name": "work/out/deep/b", "bytes": 4}]);
     assert_eq!(evidence["artifacts"], kept, "{evidence:#}");
-    let left_out = json!(["/work/missing: No such file or directory (os error 2)", "/work/out/fifo: it is no file",
-        "/work/out/large: its 20000000 bytes are too many"]);
+    let left_out = json!([
+        "/work/missing: No such file or directory (os error 2)",
+        "/work/out/fifo: it is no file",
+        "/work/out/large: its 20000000 bytes are too many"
+    ]);
     assert_eq!(evidence["artifacts_left_out"], left_out, "{evidence:#}");
     assert_eq!(bench.artifact(&id, "files/work/out/deep/b"), "two\n");
     assert!(!bench.dir.path().join("artifacts").join(&id).join("files/work/out/link").exists());
@@ -229,8 +249,18 @@ async fn a_verifier_s_sandbox_is_gone_when_it_is_broken_off() {
     let task = json!({"id": "t", "prompt": "p", "verify": {"command": "sleep 300", "fresh": true}});
     let task = bench.file("task.jsonl", &task.to_string());
     let running = bench.start(&["nop", "--task", &task], 2).await;
-    let id = support::until("the rollout", async || bench.list().await.first().map(|rollout| rollout["id"].as_str().unwrap().to_owned())).await;
-    containers_are(&format!("gleaner-{id}-verify"), &["running"]).await;
+    let id = support::until("the rollout", async || {
+        bench.list().await.first().map(|rollout| rollout["id"].as_str().unwrap().to_owned())
+    })
+    .await;
+    // The harness's sandbox, a copy of it, and this one: on a loaded machine that takes its time.
+    let name = format!("gleaner-{id}-verify");
+    let begun = async {
+        while containers(&name).await != ["running"] {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(3), begun).await.expect("the verifier's sandbox runs");
     running.signal("INT").await;
     let ended = running.ended().await;
     assert_eq!((ended.code, &ended.rollout().1["outcome"]), (Some(1), &json!("cancelled")), "{ended:?}");
@@ -243,7 +273,10 @@ async fn what_can_t_be_run_is_said_before_anything_starts() {
     let task = bench.file("task.jsonl", r#"{"id": "t", "prompt": "p", "verify": {"comand": "true"}}"#);
     let ended = run(&bench, "nop", &task).await;
     assert_eq!(ended.code, Some(2), "{ended:?}");
-    assert!(ended.stderr.contains("line 1: verify: unknown field `comand`") && ended.stderr.contains("did you mean command?"), "{ended:?}");
+    assert!(
+        ended.stderr.contains("line 1: verify: unknown field `comand`") && ended.stderr.contains("did you mean command?"),
+        "{ended:?}"
+    );
     let task = bench.file("task.jsonl", r#"{"id": "t", "prompt": "p"}"#);
     let ended = run(&bench, "oracle", &task).await;
     assert!(ended.stderr.contains("task t has no solution"), "{ended:?}");

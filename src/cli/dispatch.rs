@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::harness::{Dispatcher, Ground, Means, Order};
 use crate::http::{Batches, Http, SocketEndpoint};
 
-use super::{engine, harness, runner};
+use super::{engine, harness, runner, scripted};
 
 /// The server with what runs its batches; `harnesses` is a folder beside the built-in ones. Batches that a server ran before are gone
 /// on with, if the config says so.
@@ -56,6 +56,10 @@ impl Ground for ServerGround {
     async fn engine(&self) -> anyhow::Result<Arc<dyn Engine>> {
         let connect = || engine::connect(&self.config.engine, &self.cache);
         self.engine.get_or_try_init(connect).await.cloned()
+    }
+
+    fn assign(&self, orders: &mut [Order]) {
+        scripted::assign(&self.config, orders);
     }
 
     async fn furnish(&self, orders: &[Order]) -> anyhow::Result<()> {

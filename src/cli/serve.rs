@@ -14,7 +14,7 @@ use crate::http;
 use crate::policy::Policy;
 
 use super::assemble::{self, EngineArgs, PolicyArgs, StoreArgs};
-use super::{Stop, asked_to_end, dispatch};
+use super::{Stop, asked_to_end, dispatch, scripted};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -30,6 +30,7 @@ pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, engine: &EngineA
     let mut config = store.config()?;
     policy.apply(&mut config)?;
     engine.apply(&mut config);
+    scripted::add(&mut config, args.harnesses.as_deref()).map_err(Stop::Usage)?;
     if let Some(listen) = args.listen {
         config.server.listen = listen;
     }

@@ -73,7 +73,8 @@ impl Builder<'_> {
         let payloads = self.cache.join("payloads");
         std::fs::create_dir_all(&payloads).map_err(failed(format!("make {}", payloads.display())))?;
         let lock_file = folder.with_extension("lock");
-        let _lock = lock::lock(&lock_file, self.progress, self.cancel).await.map_err(failed(format!("lock {}", lock_file.display())))?;
+        let _lock =
+            lock::lock(&lock_file, self.progress, self.cancel).await.map_err(failed(format!("lock {}", lock_file.display())))?;
         if folder.is_dir() {
             return Ok(folder);
         }

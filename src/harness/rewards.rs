@@ -28,7 +28,8 @@ pub(super) fn parse(content: &[u8]) -> Result<Rewards, String> {
     }
     match serde_json::from_str(text).map_err(|error| format!("it is neither a number nor JSON: {error}"))? {
         Value::Object(fields) => {
-            let named = fields.iter().map(|(name, value)| Ok((name.clone(), number(value).map_err(|why| format!("{name}: {why}"))?)));
+            let named =
+                fields.iter().map(|(name, value)| Ok((name.clone(), number(value).map_err(|why| format!("{name}: {why}"))?)));
             of_named(named.collect::<Result<_, String>>()?)
         }
         value => number(&value).map(Rewards::of),

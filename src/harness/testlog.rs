@@ -207,20 +207,33 @@ mod tests {
 
     #[test]
     fn a_log_of_pytest_says_what_passed() {
-        let passed = ["test_log.py::test_passes", "test_log.py::test_prints", "test_log.py::test_parameters[a b]", "test_log.py::test_expected"];
+        let passed = [
+            "test_log.py::test_passes",
+            "test_log.py::test_prints",
+            "test_log.py::test_parameters[a b]",
+            "test_log.py::test_expected",
+        ];
         assert_eq!(missed(PYTEST, TestLog::Pytest, 1, &passed, &[]), names(&[]));
         let failed = ["test_log.py::test_fails", "test_log.py::test_breaks", "test_log.py::test_none"];
         assert_eq!(missed(PYTEST, TestLog::Pytest, 1, &failed, &failed), names(&[failed, failed].concat()));
         // Cut at the blank, as in SWE-bench's lists; with its folders or without.
-        assert_eq!(missed(PYTEST, TestLog::Pytest, 1, &["test_log.py::test_parameters[a"], &["test_log.py::test_parameters[/c]"]), names(&[]));
+        assert_eq!(
+            missed(PYTEST, TestLog::Pytest, 1, &["test_log.py::test_parameters[a"], &["test_log.py::test_parameters[/c]"]),
+            names(&[])
+        );
     }
 
     #[test]
     fn a_log_of_unittest_says_what_passed() {
-        let passed = ["test_passes (test_log.Log.test_passes)", "It has a description.", "test_prints (test_log.Log.test_prints)"];
+        let passed =
+            ["test_passes (test_log.Log.test_passes)", "It has a description.", "test_prints (test_log.Log.test_prints)"];
         assert_eq!(missed(UNITTEST, TestLog::Unittest, 1, &passed, &["test_skips (test_log.Log.test_skips)"]), names(&[]));
         assert_eq!(missed(UNITTEST, TestLog::Unittest, 1, &["test_described (test_log.Log.test_described)"], &[]), names(&[]));
-        let failed = ["test_fails (test_log.Log.test_fails)", "test_breaks (test_log.Log.test_breaks)", "test_skips (test_log.Log.test_skips)"];
+        let failed = [
+            "test_fails (test_log.Log.test_fails)",
+            "test_breaks (test_log.Log.test_breaks)",
+            "test_skips (test_log.Log.test_skips)",
+        ];
         assert_eq!(missed(UNITTEST, TestLog::Unittest, 1, &failed, &[]), names(&failed));
     }
 

@@ -58,7 +58,9 @@ async fn isolation(engine: &dyn Engine, cache: &Path) -> Finding {
     const NAME: &str = "isolation";
     let helper = match helper::install(cache) {
         Ok(helper) => helper,
-        Err(error) => return Finding::fault(NAME, format!("our program for sandboxes: {error}"), "mend the cache folder's permissions"),
+        Err(error) => {
+            return Finding::fault(NAME, format!("our program for sandboxes: {error}"), "mend the cache folder's permissions");
+        }
     };
     match engine.isolation().await {
         Ok(Some(engine)) => match isolation::passed(cache, &engine, &helper) {

@@ -358,7 +358,7 @@ async fn verifying_overlaps_with_the_next_start() {
     let (mut running, mut verifying, mut both) = (BTreeMap::new(), 0_u32, false);
     for told in bench.told.lock().unwrap().iter() {
         let Progress::Step { rollout, doing } = told else { continue };
-        match *doing {
+        match doing.as_ref() {
             "opening" => drop(running.insert(*rollout, ())),
             "reading its result" => drop(running.remove(rollout)),
             "verifying" => verifying += 1,

@@ -34,6 +34,9 @@ pub trait Ground: Send + Sync {
     /// The engine, connected when it is first asked for.
     async fn engine(&self) -> anyhow::Result<Arc<dyn Engine>>;
 
+    /// Gives orders the policies that only the config knows of.
+    fn assign(&self, orders: &mut [Order]);
+
     /// Sees to it that the engine has the images that can be had for these orders.
     async fn furnish(&self, orders: &[Order]) -> anyhow::Result<()>;
 }
@@ -248,6 +251,7 @@ impl Dispatcher {
         // More would be no faster, and would take the turns of others.
         let most = self.means.config.concurrency.max(1);
         run.plan.concurrency = Some(run.plan.concurrency.unwrap_or(most).min(most));
+        self.means.ground.assign(&mut run.orders);
         let dispatcher = Arc::clone(self);
         self.means.tasks.spawn(async move {
             if let Err(error) = dispatcher.run(&run, &live).await {

@@ -55,7 +55,7 @@ impl Driver<'_> {
         let User { uid, gid } = self.user;
         let payload = self.prepared.payload.as_ref().zip(self.payload.as_ref()).map(|(host, inside)| mount(host, inside));
         let ours = [mount(&self.prepared.helper, &self.helper), mount(self.sockets.path(), &self.sockets_inside)];
-        let memory = self.prepared.limits.memory_bytes;
+        let room = self.prepared.limits.memory_bytes / 4;
         SandboxSpec {
             name: name(self.new.id),
             image: self.prepared.facts.pinned(&self.prepared.image).to_owned(),
@@ -67,9 +67,8 @@ impl Driver<'_> {
             mounts: payload.into_iter().chain(ours).collect(),
             // What lies there is the sandbox's memory: one that fills it must run out of room, not of memory.
             tmpfs: vec![
-                // Of a full one the harness is told; without a bound the sandbox's memory would be used up.
-                (self.places.temp.clone(), format!("exec,mode=1777,size={}", memory / 2)),
-                (self.places.home.clone(), format!("exec,mode=0755,uid={uid},gid={gid},size={}", memory / 2)),
+                (self.places.temp.clone(), format!("exec,mode=1777,size={room}")),
+                (self.places.home.clone(), format!("exec,mode=0755,uid={uid},gid={gid},size={room}")),
             ],
             limits: self.prepared.limits,
             network: self.network,

@@ -67,7 +67,11 @@ impl Driver<'_> {
         let bytes = limit.to_string();
         let words = [&*self.helper, "pack", &bytes, &bytes, &self.places.temp].map(str::to_owned).to_vec();
         // Headers and padding come on top.
-        let result = self.stage.engine.exec(sandbox, &ExecSpec { output_limit: 2 * limit + (32 << 20), ..self.exec(words, READY) }).await?;
+        let result = self
+            .stage
+            .engine
+            .exec(sandbox, &ExecSpec { output_limit: 2 * limit + (32 << 20), ..self.exec(words, READY) })
+            .await?;
         if result.exit_code != 0 {
             anyhow::bail!("packing {} for the verifier: {}", self.places.temp, said(&result));
         }
@@ -132,8 +136,10 @@ impl Driver<'_> {
                 anyhow::bail!("removing what the harness left in the verifier's places: {}", said(&result));
             }
         }
-        let folders: Vec<&str> = rewards.iter().filter_map(|path| Path::new(path).parent()?.to_str()).filter(|folder| folder.len() > 1).collect();
-        let folders = folders.into_iter().filter(|folder| !self.workdir.starts_with(folder) && !folder.starts_with(&self.workdir));
+        let folders: Vec<&str> =
+            rewards.iter().filter_map(|path| Path::new(path).parent()?.to_str()).filter(|folder| folder.len() > 1).collect();
+        let folders =
+            folders.into_iter().filter(|folder| !self.workdir.starts_with(folder) && !folder.starts_with(&self.workdir));
         self.bring(&room.sandbox, &verifier.files, folders, room.user).await
     }
 
@@ -145,9 +151,12 @@ impl Driver<'_> {
         folders: impl IntoIterator<Item = &str>,
         user: User,
     ) -> Outcome<()> {
-        let (absolute, inside): (Vec<_>, Vec<_>) = files.iter().map(|(path, file)| (path.as_str(), file)).partition(|(path, _)| path.starts_with('/'));
+        let (absolute, inside): (Vec<_>, Vec<_>) =
+            files.iter().map(|(path, file)| (path.as_str(), file)).partition(|(path, _)| path.starts_with('/'));
         let folders: Vec<&str> = folders.into_iter().collect();
-        if let Some(outside) = absolute.first().map(|(path, _)| *path).or(folders.first().copied()).filter(|_| !self.stage.engine.isolates()) {
+        if let Some(outside) =
+            absolute.first().map(|(path, _)| *path).or(folders.first().copied()).filter(|_| !self.stage.engine.isolates())
+        {
             anyhow::bail!("{outside} can't be put into a sandbox that shares its files with this machine; use --engine docker");
         }
         if !absolute.is_empty() || !folders.is_empty() {
@@ -174,11 +183,15 @@ impl Driver<'_> {
     }
 
     /// Runs a verifier in its room.
-    pub(super) async fn run_verifier(&self, room: &Room, verifier: &Verifier, timeout: Duration) -> Outcome<crate::engine::ExecResult> {
+    pub(super) async fn run_verifier(
+        &self,
+        room: &Room,
+        verifier: &Verifier,
+        timeout: Duration,
+    ) -> Outcome<crate::engine::ExecResult> {
         let env = verifier.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         let workdir = Some(self.workdir.clone());
-        let command =
-            Command { words: &verifier.command, env, user: Some(room.user), workdir, timeout, ..Command::default() };
+        let command = Command { words: &verifier.command, env, user: Some(room.user), workdir, timeout, ..Command::default() };
         self.command(&room.sandbox, command).await
     }
 }

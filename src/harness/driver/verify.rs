@@ -104,7 +104,11 @@ impl Driver<'_> {
             }));
         }
         let last = tail(if result.stderr.is_empty() { &result.stdout } else { &result.stderr });
-        anyhow::bail!("the verifier wrote no reward to {}; it ended with exit code {}: {last}", written.join(" or "), result.exit_code)
+        anyhow::bail!(
+            "the verifier wrote no reward to {}; it ended with exit code {}: {last}",
+            written.join(" or "),
+            result.exit_code
+        )
     }
 
     /// A path of the task's as an absolute one.

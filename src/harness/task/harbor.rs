@@ -27,13 +27,18 @@ pub(super) fn load(folder: &Path) -> Result<Vec<Task>, TaskError> {
     if folder.join("task.toml").is_file() {
         return Ok(vec![task(folder).map_err(unreadable)?]);
     }
-    let entries = std::fs::read_dir(folder).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>());
+    let entries =
+        std::fs::read_dir(folder).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>());
     let mut folders: Vec<PathBuf> = entries.map_err(|error| unreadable(error.to_string()))?;
     folders.retain(|path| path.join("task.toml").is_file());
     folders.sort();
     if folders.is_empty() {
         let old = folder.join("task.yaml").is_file();
-        let why = if old { "it is a task of terminal-bench's old form (task.yaml); convert it: harbor task migrate" } else { "neither it nor a folder in it has a task.toml" };
+        let why = if old {
+            "it is a task of terminal-bench's old form (task.yaml); convert it: harbor task migrate"
+        } else {
+            "neither it nor a folder in it has a task.toml"
+        };
         return Err(unreadable(why.to_owned()));
     }
     let (mut tasks, mut faults) = (Vec::<Task>::new(), Vec::new());
@@ -58,7 +63,8 @@ fn task(folder: &Path) -> Result<Task, String> {
     let user = config.agent.user.map_or(Ok(User::ROOT), UserName::user).map_err(|why| format!("task.toml: agent.{why}"))?;
     let named = config.task.as_ref().map(|task| task.name.clone());
     let id = named.or_else(|| Some(folder.canonicalize().ok()?.file_name()?.to_string_lossy().into_owned()));
-    let seconds = |time: f64, field: &str| whole(time).ok_or_else(|| format!("task.toml: {field} is {time}; it must be more than 0"));
+    let seconds =
+        |time: f64, field: &str| whole(time).ok_or_else(|| format!("task.toml: {field} is {time}; it must be more than 0"));
     let task = Task {
         id: id.unwrap_or_default(),
         prompt: without_canary(&read("instruction.md")?).to_owned(),
@@ -105,7 +111,8 @@ fn task(folder: &Path) -> Result<Task, String> {
 /// What a task may ask for and is not here.
 fn refuse(folder: &Path, config: &Config) -> Result<(), String> {
     let environment = &config.environment;
-    let compose = ["docker-compose.yaml", "docker-compose.yml"].into_iter().find(|name| folder.join("environment").join(name).exists());
+    let compose =
+        ["docker-compose.yaml", "docker-compose.yml"].into_iter().find(|name| folder.join("environment").join(name).exists());
     let reason = if let Some(name) = compose {
         format!("environment/{name}: tasks of several containers are not run here")
     } else if config.steps.as_ref().is_some_and(|steps| !steps.is_empty()) {

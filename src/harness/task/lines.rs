@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::de::{Deserializer, Error as _};
 use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -146,7 +146,9 @@ impl Memory {
             Self::Bytes(bytes) => Some(*bytes),
             Self::Text(text) => parse_memory(text),
         };
-        bytes.filter(|bytes| *bytes >= 6 << 20).ok_or_else(|| "memory must be at least 6 MiB: bytes, or text as in \"2g\"".to_owned())
+        bytes
+            .filter(|bytes| *bytes >= 6 << 20)
+            .ok_or_else(|| "memory must be at least 6 MiB: bytes, or text as in \"2g\"".to_owned())
     }
 }
 

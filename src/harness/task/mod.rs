@@ -246,7 +246,9 @@ impl Task {
         let brought = self.verifier.iter().flat_map(|verifier| verifier.files.keys());
         for path in brought.chain(self.solution.iter().flat_map(|solution| solution.files.keys())) {
             if !is_inside(path.strip_prefix('/').unwrap_or(path)) || in_memory(path) {
-                return Err(format!("files: {path:?} can't be put there; name a path in the working folder, or one like /tests/x"));
+                return Err(format!(
+                    "files: {path:?} can't be put there; name a path in the working folder, or one like /tests/x"
+                ));
             }
         }
         Ok(())
@@ -261,7 +263,9 @@ fn is_inside(path: &str) -> bool {
 
 /// Places that a sandbox has in memory or from the host: no file is copied there.
 fn in_memory(path: &str) -> bool {
-    ["/tmp/", "/proc/", "/sys/", "/dev/", "/run/gleaner/", "/opt/gleaner/", "/opt/harness/"].iter().any(|place| path.starts_with(place))
+    ["/tmp/", "/proc/", "/sys/", "/dev/", "/run/gleaner/", "/opt/gleaner/", "/opt/harness/"]
+        .iter()
+        .any(|place| path.starts_with(place))
 }
 
 impl User {
@@ -277,7 +281,9 @@ impl User {
         match (text, uid.parse(), gid.parse()) {
             ("root", ..) => Ok(Self::ROOT),
             (_, Ok(uid), Ok(gid)) => Ok(Self { uid, gid }),
-            _ => Err(format!("user {text:?}: give its number, or uid:gid; names other than root are known inside the image only")),
+            _ => {
+                Err(format!("user {text:?}: give its number, or uid:gid; names other than root are known inside the image only"))
+            }
         }
     }
 }

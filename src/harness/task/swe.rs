@@ -21,7 +21,8 @@ const SOLVE: &str = "git -c core.hooksPath=/dev/null -c safe.directory='*' apply
 
 /// Whether an object is such a row and not a task of ours.
 pub(super) fn is_row(row: &Map<String, Value>) -> bool {
-    !row.contains_key("prompt") && ["instance_id", "problem_statement", "expected_output_json"].iter().any(|name| row.contains_key(*name))
+    !row.contains_key("prompt")
+        && ["instance_id", "problem_statement", "expected_output_json"].iter().any(|name| row.contains_key(*name))
 }
 
 /// The files that names of tests begin with: `tests/test_x.py::test_y`.
@@ -33,7 +34,9 @@ pub(super) fn files_of(tests: &[String]) -> BTreeSet<String> {
 pub(super) fn task(row: Map<String, Value>) -> Result<Task, String> {
     let mut row = Row(row);
     if row.0.contains_key("expected_output_json") {
-        return Err("rows of R2E-Gym say what their own script prints; write a task of ours with that script as `verify`".to_owned());
+        return Err(
+            "rows of R2E-Gym say what their own script prints; write a task of ours with that script as `verify`".to_owned()
+        );
     }
     let id = row.text("instance_id")?.ok_or("instance_id is missing")?;
     let issue = row.text("problem_statement")?.ok_or("problem_statement is missing")?;
@@ -149,8 +152,8 @@ impl Row {
             Some("django" | "unittest") => Ok(TestLog::Unittest),
             Some("seaborn" | "sympy" | "matplotlib") => self.no_log(name.as_deref().unwrap_or_default()),
             Some(
-                "pytest" | "pytest_v2" | "pytest_options" | "astropy" | "scikit" | "sphinx" | "requests" | "pylint" | "pydicom" | "astroid"
-                | "flask" | "marshmallow" | "pvlib" | "pyvista" | "sqlfluff" | "xarray",
+                "pytest" | "pytest_v2" | "pytest_options" | "astropy" | "scikit" | "sphinx" | "requests" | "pylint" | "pydicom"
+                | "astroid" | "flask" | "marshmallow" | "pvlib" | "pyvista" | "sqlfluff" | "xarray",
             ) => Ok(TestLog::Pytest),
             Some(other) => self.no_log(other),
             None if repository == "django/django" => Ok(TestLog::Unittest),
@@ -268,7 +271,9 @@ mod tests {
         assert!(fault(serde_json::json!({"FAIL_TO_PASS": "x"})).starts_with("FAIL_TO_PASS: it must be a list of names"));
         assert!(fault(serde_json::json!({"instance_id": null})).starts_with("instance_id is missing"));
         assert!(fault(serde_json::json!({"patch": 1})).starts_with("patch: it must be a text"));
-        assert!(fault(serde_json::json!({"log_parser": "parse_log_jest"})).starts_with("log_parser: logs of jest are not read here"));
+        assert!(
+            fault(serde_json::json!({"log_parser": "parse_log_jest"})).starts_with("log_parser: logs of jest are not read here")
+        );
         assert!(fault(serde_json::json!({"expected_output_json": "{}"})).starts_with("rows of R2E-Gym"));
         let smith: Map<String, Value> = {
             let mut row = row(serde_json::json!({"image_name": "swebench/swesmith.x86_64.a"}));

@@ -39,7 +39,8 @@ impl Repository {
 
     fn git(&self, words: &str) -> String {
         let words = words.split(' ');
-        let output = Command::new("git").args(["-c", "user.name=n", "-c", "user.email=e"]).args(words).current_dir(self.top()).output();
+        let output =
+            Command::new("git").args(["-c", "user.name=n", "-c", "user.email=e"]).args(words).current_dir(self.top()).output();
         let output = output.expect("these tests need git");
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
@@ -215,5 +216,8 @@ fn a_link_in_place_of_tests_is_replaced() {
     assert!(fresh.apply(&at, &repository.take(&at)).status.success());
     let restored = fresh.restore(&at, &["tests/test_a.py", "tests/test_b.py"], "");
     assert!(restored.status.success(), "{restored:?}");
-    assert_eq!((fresh.text("tests/test_a.py").as_deref(), fresh.text("other/test_a.py").as_deref()), (Some("t\n"), Some("other\n")));
+    assert_eq!(
+        (fresh.text("tests/test_a.py").as_deref(), fresh.text("other/test_a.py").as_deref()),
+        (Some("t\n"), Some("other\n"))
+    );
 }

@@ -150,16 +150,38 @@ const KNOWN: [(&str, &[&str]); 5] = [
     (
         "environment",
         &[
-            "docker_image", "os", "cpus", "memory", "memory_mb", "storage", "storage_mb", "gpus", "tpu", "mcp_servers", "env",
-            "healthcheck", "workdir", "network_mode", "allow_internet",
+            "docker_image",
+            "os",
+            "cpus",
+            "memory",
+            "memory_mb",
+            "storage",
+            "storage_mb",
+            "gpus",
+            "tpu",
+            "mcp_servers",
+            "env",
+            "healthcheck",
+            "workdir",
+            "network_mode",
+            "allow_internet",
         ],
     ),
     ("solution", &["env"]),
 ];
 /// Known to Harbor and without a meaning here; no slip of the pen.
 const OTHERS: [&str; 11] = [
-    "version", "description", "authors", "keywords", "allowed_hosts", "build_timeout_sec", "gpu_types", "skills_dir",
-    "schema_version", "source", "multi_step_reward_strategy",
+    "version",
+    "description",
+    "authors",
+    "keywords",
+    "allowed_hosts",
+    "build_timeout_sec",
+    "gpu_types",
+    "skills_dir",
+    "schema_version",
+    "source",
+    "multi_step_reward_strategy",
 ];
 
 impl Config {
@@ -232,13 +254,18 @@ fn json(value: toml::Value) -> Value {
 /// could take whatever keys there are.
 pub(super) fn resolve(section: &str, values: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, String> {
     let host = |name: &str| std::env::var(format!("GLEANER_TASK_{name}")).ok();
-    values.iter().map(|(name, value)| Ok((name.clone(), fill(value, host).map_err(|why| format!("task.toml: {section}.{name}: {why}"))?))).collect()
+    values
+        .iter()
+        .map(|(name, value)| Ok((name.clone(), fill(value, host).map_err(|why| format!("task.toml: {section}.{name}: {why}"))?)))
+        .collect()
 }
 
 fn fill(value: &str, host: impl Fn(&str) -> Option<String>) -> Result<String, String> {
     let Some(inner) = value.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')) else { return Ok(value.to_owned()) };
     let (name, default) = inner.split_once(":-").map_or((inner, None), |(name, default)| (name, Some(default)));
-    host(name).or_else(|| default.map(str::to_owned)).ok_or_else(|| format!("set GLEANER_TASK_{name}: the task wants to be given {name}"))
+    host(name)
+        .or_else(|| default.map(str::to_owned))
+        .ok_or_else(|| format!("set GLEANER_TASK_{name}: the task wants to be given {name}"))
 }
 
 #[cfg(test)]

@@ -115,7 +115,11 @@ fn what_is_not_done_here_is_refused_with_the_reason() {
     };
     for (path, text, reason) in [
         ("environment/docker-compose.yaml", "", "environment/docker-compose.yaml: tasks of several containers are not run here"),
-        ("task.toml", "[[steps]]\nname = \"a\"\n", "task.toml: steps: tasks of several steps are not run here; make a task of each"),
+        (
+            "task.toml",
+            "[[steps]]\nname = \"a\"\n",
+            "task.toml: steps: tasks of several steps are not run here; make a task of each",
+        ),
         ("task.toml", "[environment]\ngpus = 1\n", "task.toml: environment.gpus: sandboxes have no accelerators"),
         ("task.toml", "[environment]\nos = \"windows\"\n", "task.toml: environment.os: sandboxes are Linux"),
         (
