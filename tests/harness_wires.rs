@@ -132,7 +132,8 @@ fn hermes() -> Cell {
 
 fn zeroclaw(wire: &'static str) -> Cell {
     let (shell, when) = (("shell", json!({})), When::Wide(1));
-    Cell { harness: "zeroclaw", wire, shell, streams: false, reasons: true, branches: None, when }
+    // On responses it sends no reasoning back.
+    Cell { harness: "zeroclaw", wire, shell, streams: false, reasons: wire != "responses", branches: None, when }
 }
 
 fn opencode(wire: &'static str, when: When) -> Cell {
