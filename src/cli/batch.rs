@@ -79,7 +79,7 @@ mod tests {
             ["t.jsonl", "--harness", "codex,react", "--samples", "4", "--concurrency", "8", "--only", "a", "--attempts", "2"];
         let args = parse(&words).unwrap();
         let Asked::New(plan) = args.asked() else { panic!("{args:?}") };
-        let names: Vec<_> = plan.harnesses.iter().map(|choice| choice.label()).collect();
+        let names: Vec<_> = plan.harnesses.iter().map(crate::harness::HarnessChoice::label).collect();
         assert_eq!((names, plan.samples), (vec!["codex".to_owned(), "react".to_owned()], 4));
         assert_eq!((plan.concurrency, plan.attempts, plan.only), (Some(8), Some(2), vec!["a".to_owned()]));
         assert_eq!(plan.tasks, Tasks::Path("t.jsonl".to_owned()));

@@ -4,6 +4,7 @@ mod machine;
 mod model;
 mod runs;
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -55,6 +56,7 @@ async fn look(config: &Config, args: &Args) -> Vec<Finding> {
 
 fn rendered(findings: &[Finding], paint: Paint) -> String {
     let width = findings.iter().map(|finding| finding.name.chars().count()).max().unwrap_or_default();
+    // Writing to a string can't fail.
     let mut text = String::new();
     for Finding { name, state, seen, advice } in findings {
         let word = match state {
@@ -63,14 +65,14 @@ fn rendered(findings: &[Finding], paint: Paint) -> String {
             Health::Fault => paint.bold("FAULT  "),
         };
         let told = harmless(seen).replace('\n', " ");
-        text.push_str(&format!("{word}  {name:width$}  {told}\n"));
+        let _ = writeln!(text, "{word}  {name:width$}  {told}");
         if let Some(advice) = advice {
-            text.push_str(&format!("{:9}{:width$}  -> {}\n", "", "", harmless(advice)));
+            let _ = writeln!(text, "{:9}{:width$}  -> {}", "", "", harmless(advice));
         }
     }
     let count = |state| findings.iter().filter(|finding| finding.state == state).count() as u64;
     let (faults, warnings) = (counted(count(Health::Fault), "fault"), counted(count(Health::Warning), "warning"));
-    text.push_str(&format!("{faults}, {warnings}\n"));
+    let _ = writeln!(text, "{faults}, {warnings}");
     text
 }
 

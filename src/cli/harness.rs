@@ -201,7 +201,7 @@ mod tests {
         let builder = Builder { cache: cache.path(), image: "", progress: &|_| {}, cancel: &CancellationToken::new() };
         let folder = builder.folder(codex).unwrap().join("bin");
         std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("codex"), [0; 1_000_001]).unwrap();
+        std::fs::write(folder.join("codex"), vec![0; 1_000_001]).unwrap();
         let text = listed(&catalog, cache.path(), false).unwrap();
         let codex = text.lines().find(|line| line.starts_with("codex ")).unwrap();
         assert!(codex.contains(" responses ") && codex.contains(" 2 MB "), "{text}");

@@ -65,12 +65,11 @@ impl Watcher {
             bar.set_style(style);
         }
         bar.enable_steady_tick(Duration::from_secs(1));
-        state.whole = Some(match &self.bars {
-            Some(bars) => bars.insert(0, bar),
-            None => {
-                bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
-                bar
-            }
+        state.whole = Some(if let Some(bars) = &self.bars {
+            bars.insert(0, bar)
+        } else {
+            bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
+            bar
         });
     }
 

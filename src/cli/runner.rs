@@ -25,7 +25,7 @@ use super::{Signals, Stop, batch, engine, harness, remote, run, scripted, show, 
 /// `gleaner run`.
 pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, engine: &EngineArgs, args: run::Args) -> Result<ExitCode, Stop> {
     let asked = Asked::New(Box::new(args.plan()));
-    let done = execute(store, policy, engine, &asked, &args.how).await?;
+    let done = Box::pin(execute(store, policy, engine, &asked, &args.how)).await?;
     for report in &done.reports {
         if let Some(error) = &report.error {
             let id = report.id;
@@ -45,7 +45,7 @@ pub(super) async fn batch(
     engine: &EngineArgs,
     args: batch::Args,
 ) -> Result<ExitCode, Stop> {
-    let done = execute(store, policy, engine, &args.asked(), &args.how).await?;
+    let done = Box::pin(execute(store, policy, engine, &args.asked(), &args.how)).await?;
     let Done { reports, summaries, .. } = &done;
     let line = || format!("{}\n", json!({ "rollouts": run::rows(reports), "summary": summaries, "batch": done.id }));
     print(&if args.how.json { line() } else { summary::rendered(summaries, Paint::of_stdout()) })?;
@@ -97,7 +97,7 @@ async fn execute(
     let app = Arc::clone(&http.app);
     let surroundings =
         Surroundings { engine: engine.as_ref(), config: &config, cache, artifacts: app.store.artifacts().root().to_owned() };
-    let done = served(http, &surroundings, asked, new, how.harnesses.as_deref()).await;
+    let done = Box::pin(served(http, &surroundings, asked, new, how.harnesses.as_deref())).await;
     let lost = http::end(&app).await;
     if lost > 0 {
         return Err(Stop::Failed(anyhow::anyhow!("{lost} records could not be stored before the end")));
@@ -157,7 +157,7 @@ async fn served(
     let standing = Standing::read(ledger.store, batch.id, &surroundings.artifacts).await?;
     watcher.begin(standing.batch.rollouts, standing.filled());
     let cancel = CancellationToken::new();
-    let running = go(&batch, &ledger, endpoint.as_ref(), surroundings, &watcher, cancel.clone());
+    let running = Box::pin(go(&batch, &ledger, endpoint.as_ref(), surroundings, &watcher, cancel.clone()));
     let ended = until_signals(running, &watcher, &cancel).await;
     watcher.done();
     let standing = Standing::read(ledger.store, batch.id, &surroundings.artifacts).await?;

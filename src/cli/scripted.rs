@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::assemble;
 use crate::config::Config;
-use crate::harness::spec::{Spec, SpecError};
+use crate::harness::spec::Spec;
 use crate::harness::{Catalog, Choice, Order};
 use crate::policy::PolicyConfig;
 
@@ -22,7 +22,7 @@ pub(super) fn add(config: &mut Config, harnesses: Option<&Path>) -> anyhow::Resu
     if scripted.is_empty() {
         return Ok(());
     }
-    for (spec, variant) in ways(&Catalog::load(harnesses)?)? {
+    for (spec, variant) in ways(&Catalog::load(harnesses)?) {
         for (name, policy) in &scripted {
             let own = PolicyConfig { script: Some(spec.script(None)), ..policy.clone() };
             config.policies.insert(own_name(name, &spec, variant.as_deref()), own);
@@ -48,7 +48,7 @@ fn own_name(policy: &str, spec: &Spec, variant: Option<&str>) -> String {
 }
 
 /// Every harness, with each of its wires and variants.
-fn ways(catalog: &Catalog) -> Result<Vec<(Spec, Option<String>)>, SpecError> {
+fn ways(catalog: &Catalog) -> Vec<(Spec, Option<String>)> {
     let mut ways = Vec::new();
     for harness in catalog.all() {
         let variants = harness.spec.variants.keys().map(|name| Some(name.as_str()));
@@ -59,7 +59,7 @@ fn ways(catalog: &Catalog) -> Result<Vec<(Spec, Option<String>)>, SpecError> {
             ways.extend(spoken.map(|spec| (spec, variant.map(str::to_owned))));
         }
     }
-    Ok(ways)
+    ways
 }
 
 #[cfg(test)]

@@ -73,11 +73,10 @@ fn patch(from: &Material) -> Result<Option<String>, ExportError> {
     let Some(mut file) = from.artifacts.open(id, Artifacts::PATCH).map_err(failed)? else { return Ok(None) };
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_err(failed)?;
-    match String::from_utf8(bytes) {
-        Ok(patch) => Ok(Some(patch)),
-        Err(_) => {
-            tracing::warn!(rollout.id = %id, "its patch is not UTF-8, which JSON can't hold, and is left out");
-            Ok(None)
-        }
+    if let Ok(patch) = String::from_utf8(bytes) {
+        Ok(Some(patch))
+    } else {
+        tracing::warn!(rollout.id = %id, "its patch is not UTF-8, which JSON can't hold, and is left out");
+        Ok(None)
     }
 }

@@ -89,7 +89,7 @@ impl HarnessChoice {
     #[must_use]
     pub fn label(&self) -> String {
         let wire = self.wire.as_ref().map(|wire| format!("/{wire}")).unwrap_or_default();
-        let set: String = self.set.iter().map(|(name, value)| format!(" {name}={value}")).collect();
+        let set = self.set.iter().fold(String::new(), |set, (name, value)| set + " " + name + "=" + value);
         format!("{}{wire}{set}", self.harness)
     }
 }
@@ -121,7 +121,7 @@ impl Plan {
         let tasks = match &self.tasks {
             Tasks::Path(path) => Task::load(Path::new(path))?,
             Tasks::Inline(lines) => {
-                let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+                let text = lines.iter().fold(String::new(), |text, line| text + &line.to_string() + "\n");
                 Task::parse("tasks", &text)?
             }
         };

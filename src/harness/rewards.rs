@@ -64,8 +64,8 @@ fn finite(number: f64) -> Result<f64, String> {
 mod tests {
     use super::*;
 
-    fn rewards(reward: f64, named: &[(&str, f64)]) -> Result<Rewards, String> {
-        Ok(Rewards { reward, named: named.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect() })
+    fn rewards(reward: f64, named: &[(&str, f64)]) -> Rewards {
+        Rewards { reward, named: named.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect() }
     }
 
     #[test]
@@ -79,7 +79,7 @@ mod tests {
             (r#"{"accuracy": 0.5}"#, rewards(0.5, &[("accuracy", 0.5)])),
             (r#"{"a": 0, "b": 1}"#, rewards(0.5, &[("a", 0.0), ("b", 1.0)])),
         ] {
-            assert_eq!(parse(text.as_bytes()), expected, "{text}");
+            assert_eq!(parse(text.as_bytes()), Ok(expected), "{text}");
         }
     }
 

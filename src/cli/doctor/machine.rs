@@ -112,7 +112,8 @@ fn free(printed: &str) -> Option<u64> {
 }
 
 fn judged(name: &str, folder: &Path, bytes: u64) -> Finding {
-    let seen = format!("{:.1} GiB free in {}", bytes as f64 / f64::from(1 << 30), folder.display());
+    let tenths = (bytes / (1 << 20)) * 10 / 1024;
+    let seen = format!("{}.{} GiB free in {}", tenths / 10, tenths % 10, folder.display());
     let [scarce, none] = ROOM;
     let state = match bytes {
         _ if bytes < none => Health::Fault,

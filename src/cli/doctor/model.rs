@@ -12,7 +12,7 @@ use crate::engine::Finding;
 use crate::policy::{Policy, PolicyConfig, TokenMode, Transcript};
 
 /// How long a server may take for one token.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Each policy of the config.
 pub(super) async fn look(config: &Config) -> Vec<Finding> {

@@ -91,7 +91,7 @@ pub(super) async fn execute(url: &str, asked: &Asked<'_>, how: &run::How) -> any
     let told = Arc::clone(&turns);
     let of = move |rollout| told.lock().unwrap_or_else(PoisonError::into_inner).get(&rollout).copied().unwrap_or_default();
     let watch = Watch { server: &server, id, watcher: Watcher::new(Arc::new(of)), turns, begun: HashSet::new(), waiting: None };
-    watch.to_the_end().await
+    watch.until_it_ends().await
 }
 
 /// Orders it, or has the server go on with it; gives its id.
@@ -153,7 +153,7 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    async fn to_the_end(mut self) -> anyhow::Result<Done> {
+    async fn until_it_ends(mut self) -> anyhow::Result<Done> {
         let mut signals = Signals::listen()?;
         let first = self.look().await?;
         self.watcher.begin(first.rollouts, first.ended);
@@ -168,18 +168,17 @@ impl Watch<'_> {
                 () = signals.next() => None,
             }
         };
-        let seen = match seen {
-            Some(seen) => seen?,
-            None => {
-                cancelled = true;
-                self.watcher.say("cancelling the batch on the server (once more to leave at once)");
-                tokio::select! {
-                    deleted = server.delete(&path) => drop(deleted?),
-                    () = signals.next() => left = true,
-                }
-                ensure!(!left, "batch {} is being cancelled; the server at {} goes on with that", self.id, server.base());
-                self.look().await?
+        let seen = if let Some(seen) = seen {
+            seen?
+        } else {
+            cancelled = true;
+            self.watcher.say("cancelling the batch on the server (once more to leave at once)");
+            tokio::select! {
+                deleted = server.delete(&path) => drop(deleted?),
+                () = signals.next() => left = true,
             }
+            ensure!(!left, "batch {} is being cancelled; the server at {} goes on with that", self.id, server.base());
+            self.look().await?
         };
         let reports = self.reports().await?;
         for report in reports.iter().filter(|report| self.begun.contains(&report.id)) {

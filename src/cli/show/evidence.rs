@@ -16,7 +16,7 @@ pub(super) fn rendered(rollout: &Rollout, paint: Paint) -> String {
         ("error", take("error").map(|value| plain(&value))),
         ("exit", take("exit").map(|value| exit(&value))),
         ("memory", take("out_of_memory").filter(|out| *out == Value::Bool(true)).map(|_| "ran out".to_owned())),
-        ("says", means(take("means"), take("detail"))),
+        ("says", means(take("means"), take("detail").as_ref())),
         ("result", take("result").map(|value| plain(&value))),
         ("verify", take("verify").map(|value| verify(&value))),
         ("last", take("last_lines").map(|value| plain(&value))),
@@ -53,9 +53,10 @@ pub(super) fn artifacts(artifacts: &[Artifact], folder: &std::path::Path, paint:
 fn write(out: &mut String, name: &str, told: &str) {
     let told = harmless(told);
     // Writing to a string can't fail.
-    let _ = match told.contains('\n') {
-        false => writeln!(out, "  {name:<9} {told}"),
-        true => writeln!(out, "  {name}\n    {}", told.trim_end().replace('\n', "\n    ")),
+    let _ = if told.contains('\n') {
+        writeln!(out, "  {name}\n    {}", told.trim_end().replace('\n', "\n    "))
+    } else {
+        writeln!(out, "  {name:<9} {told}")
     };
 }
 
@@ -80,9 +81,9 @@ fn exit(exit: &Value) -> String {
 }
 
 /// What the harness's result means, and what stands there.
-fn means(means: Option<Value>, detail: Option<Value>) -> Option<String> {
+fn means(means: Option<Value>, detail: Option<&Value>) -> Option<String> {
     let means = plain(&means?).replace('_', " ");
-    let detail = detail.as_ref().and_then(Value::as_object).map(|detail| pairs(detail)).unwrap_or_default();
+    let detail = detail.and_then(Value::as_object).map(pairs).unwrap_or_default();
     Some(if detail.is_empty() { means } else { format!("{means} ({detail})") })
 }
 

@@ -92,12 +92,11 @@ impl Folder {
     }
 
     fn is_left(&self, is_alive: &dyn Fn(&str) -> bool) -> bool {
-        match fs::read_to_string(self.path.join(OWNER)) {
-            Ok(owner) => !owner.is_empty() && !is_alive(&owner),
-            Err(_) => {
-                let changed = fs::metadata(&self.path).and_then(|facts| facts.modified());
-                changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|age| age > MAKING))
-            }
+        if let Ok(owner) = fs::read_to_string(self.path.join(OWNER)) {
+            !owner.is_empty() && !is_alive(&owner)
+        } else {
+            let changed = fs::metadata(&self.path).and_then(|facts| facts.modified());
+            changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|age| age > MAKING))
         }
     }
 }

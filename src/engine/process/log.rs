@@ -91,7 +91,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let log = Log::new(folder.path().join("stdout"));
         assert_eq!(log.read().unwrap(), Bytes::new());
-        let piece: Vec<u8> = (0..PIECE).map(|at| b'a' + (at % 23) as u8).collect();
+        let piece: Vec<u8> = (0..PIECE).map(|at| b'a' + u8::try_from(at % 23).unwrap()).collect();
         for _ in 0..400 {
             log.write(&piece).unwrap();
         }

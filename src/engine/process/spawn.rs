@@ -137,13 +137,12 @@ pub(super) async fn exec(helper: &Path, folder: &Folder, sandbox: &SandboxSpec, 
         })
         .await
     };
-    let (exit_code, timed_out) = match ended {
-        Ok(status) => (code(status?), false),
-        Err(_) => {
-            kill(helper, &format!("{RUN}={run}"), None).await?;
-            child.wait().await?;
-            (-1, true)
-        }
+    let (exit_code, timed_out) = if let Ok(status) = ended {
+        (code(status?), false)
+    } else {
+        kill(helper, &format!("{RUN}={run}"), None).await?;
+        child.wait().await?;
+        (-1, true)
     };
     let (stdout, stderr) = output.finish();
     Ok(ExecResult { exit_code, stdout, stderr, timed_out })

@@ -236,11 +236,11 @@ async fn verifying_overlaps_with_the_next_start() {
     let (ended, standing) = bench.run(&json!({"id": "t", "prompt": "sleep 0.2", "verify": "sleep 0.4"}), 8).await;
     ended.unwrap();
     assert_eq!(standing.summaries[0].passed, 8);
-    let (mut running, mut verifying, mut both) = (BTreeMap::new(), 0_u32, false);
+    let (mut running, mut verifying, mut both) = (std::collections::BTreeSet::new(), 0_u32, false);
     for told in bench.told.lock().unwrap().iter() {
         let Progress::Step { rollout, doing } = told else { continue };
         match doing.as_ref() {
-            "opening" => drop(running.insert(*rollout, ())),
+            "opening" => drop(running.insert(*rollout)),
             "reading its result" => drop(running.remove(rollout)),
             "verifying" => verifying += 1,
             "clearing away" => verifying -= 1,

@@ -262,10 +262,10 @@ impl<'a> Driver<'a> {
         // The sandbox ends by itself once nobody listens.
         self.control = None;
         self.clear_rooms().await;
-        if let Some(sandbox) = self.sandbox.take() {
-            if let Err(error) = self.remove(&sandbox).await {
-                tracing::error!(rollout.id = %self.new.id, %error, "could not remove a sandbox");
-            }
+        if let Some(sandbox) = self.sandbox.take()
+            && let Err(error) = self.remove(&sandbox).await
+        {
+            tracing::error!(rollout.id = %self.new.id, %error, "could not remove a sandbox");
         }
         if let Some(error) = &verdict.error {
             self.artifacts.note(ERROR, json!(error));

@@ -2,6 +2,7 @@
 //! and tests that must pass once it is resolved. The harness's patch is verified in a fresh sandbox of the row's image.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use serde_json::{Map, Value};
 
@@ -150,20 +151,16 @@ impl Row {
         let repository = self.0.get("repo").and_then(Value::as_str).unwrap_or_default();
         match name.as_deref().map(|name| name.trim_start_matches("parse_log_")) {
             Some("django" | "unittest") => Ok(TestLog::Unittest),
-            Some("seaborn" | "sympy" | "matplotlib") => self.no_log(name.as_deref().unwrap_or_default()),
+            Some("seaborn" | "sympy" | "matplotlib") => no_log(name.as_deref().unwrap_or_default()),
             Some(
                 "pytest" | "pytest_v2" | "pytest_options" | "astropy" | "scikit" | "sphinx" | "requests" | "pylint" | "pydicom"
                 | "astroid" | "flask" | "marshmallow" | "pvlib" | "pyvista" | "sqlfluff" | "xarray",
             ) => Ok(TestLog::Pytest),
-            Some(other) => self.no_log(other),
+            Some(other) => no_log(other),
             None if repository == "django/django" => Ok(TestLog::Unittest),
-            None if repository == "sympy/sympy" => self.no_log("sympy"),
+            None if repository == "sympy/sympy" => no_log("sympy"),
             None => Ok(TestLog::Pytest),
         }
-    }
-
-    fn no_log(&self, name: &str) -> Result<TestLog, String> {
-        Err(format!("log_parser: logs of {name} are not read here; those of pytest -rA and of unittest (django) are"))
     }
 
     fn runs(&mut self, form: TestLog, must_pass: &[String], patched: &BTreeSet<String>) -> Result<Runs, String> {
@@ -172,7 +169,8 @@ impl Row {
         }
         let installed = self.0.get("install_config").and_then(|install| install.get("test_cmd")).cloned();
         let files: BTreeSet<String> = if patched.is_empty() { files_of(must_pass) } else { patched.clone() };
-        let files: Vec<String> = files.into_iter().filter(|file| file.ends_with(".py")).collect();
+        let files: Vec<String> =
+            files.into_iter().filter(|file| Path::new(file).extension().is_some_and(|ending| ending == "py")).collect();
         let command = match self.0.shift_remove("test_cmd").or(installed) {
             // A list is whole commands, one after another.
             Some(Value::Array(commands)) => {
@@ -212,6 +210,10 @@ fn quoted(text: &str) -> String {
 fn files_in(patch: &str) -> BTreeSet<String> {
     let sides = patch.lines().filter_map(|line| line.strip_prefix("+++ b/").or_else(|| line.strip_prefix("--- a/")));
     sides.map(|path| path.split('\t').next().unwrap_or(path).to_owned()).collect()
+}
+
+fn no_log(name: &str) -> Result<TestLog, String> {
+    Err(format!("log_parser: logs of {name} are not read here; those of pytest -rA and of unittest (django) are"))
 }
 
 #[cfg(test)]

@@ -159,7 +159,7 @@ fn filler(schema: &Value) -> Value {
 mod tests {
     use super::*;
 
-    fn request(tools: &[(&str, Value)], messages: Value) -> Value {
+    fn request(tools: &[(&str, Value)], messages: &Value) -> Value {
         let tools: Vec<Value> = tools
             .iter()
             .map(|(name, schema)| json!({"type": "function", "function": {"name": name, "parameters": schema}}))
@@ -172,7 +172,7 @@ mod tests {
     }
 
     fn call(script: &Script, tools: &[(&str, Value)]) -> (String, Value, bool) {
-        let turn = script.turn(&request(tools, question()));
+        let turn = script.turn(&request(tools, &question()));
         let (name, arguments) = turn.call.unwrap();
         (name, serde_json::from_str(&arguments).unwrap(), turn.guessed)
     }
@@ -210,7 +210,7 @@ mod tests {
         };
         let tools = [("bash", json!({})), ("go", json!({"required": ["it", "why", "more"]}))];
         assert_eq!(call(&own, &tools), ("go".to_owned(), json!({"why": "x", "it": "ls", "more": "scripted"}), false));
-        let turn = own.turn(&request(&tools[..1], question()));
+        let turn = own.turn(&request(&tools[..1], &question()));
         assert!(turn.call.is_none() && turn.text.contains("no tool"), "{turn:?}");
     }
 
@@ -220,13 +220,13 @@ mod tests {
         let parts = [json!({"role": "assistant", "content": "a"}), json!({"role": "assistant", "tool_calls": []})];
         messages.as_array_mut().unwrap().extend(parts);
         let tools = [("bash", json!({}))];
-        let text = script().turn(&request(&tools, messages.clone()));
+        let text = script().turn(&request(&tools, &messages));
         assert_eq!(Ending::Text(text.text), Script::default().ending);
-        let command = Script { ending: Ending::Command("exit".to_owned()), ..script() }.turn(&request(&tools, messages.clone()));
+        let command = Script { ending: Ending::Command("exit".to_owned()), ..script() }.turn(&request(&tools, &messages));
         assert_eq!(command.call.unwrap().1, r#"{"command":"exit"}"#);
         let fenced =
             Script { fenced: Some("```\n{command}\n```".to_owned()), ending: Ending::Command("exit".to_owned()), ..script() };
-        let both = [question(), messages].map(|messages| fenced.turn(&request(&[], messages)).text);
+        let both = [question(), messages].map(|messages| fenced.turn(&request(&[], &messages)).text);
         assert_eq!(both, ["```\nls\n```", "```\nexit\n```"]);
     }
 }

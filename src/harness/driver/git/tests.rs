@@ -71,16 +71,16 @@ impl Repository {
     }
 
     fn apply(&self, base: &Base, patch: &[u8]) -> Output {
-        let path = self.0.path().join("patch");
-        std::fs::write(&path, patch).unwrap();
-        run(&apply(base, path.to_str().unwrap()))
+        let file = self.0.path().join("patch");
+        std::fs::write(&file, patch).unwrap();
+        run(&apply(base, file.to_str().unwrap()))
     }
 
     fn restore(&self, base: &Base, restore: &[&str], patch: &str) -> Output {
-        let path = self.0.path().join("tests.diff");
-        std::fs::write(&path, patch).unwrap();
+        let file = self.0.path().join("tests.diff");
+        std::fs::write(&file, patch).unwrap();
         let given = TestPatch { restore: restore.iter().map(|path| (*path).to_owned()).collect(), patch: None };
-        run(&tests(base, &given, path.to_str().unwrap()))
+        run(&tests(base, &given, file.to_str().unwrap()))
     }
 }
 
@@ -189,12 +189,13 @@ fn tests_are_put_back_before_the_test_patch() {
     repository.write("conftest.py", "of the repository\n");
     repository.commit();
     let (fresh, at) = repository.copy();
+    let base = repository.base("");
     repository.write("a.py", "mine\n");
     repository.write("tests/test_a.py", "always passes\n");
     repository.write("tests/test_new.py", "mine as well\n");
     repository.write("conftest.py", "makes all pass\n");
     repository.write("tests/conftest.py", "makes all pass\n");
-    assert!(fresh.apply(&at, &repository.take(&at)).status.success());
+    assert!(fresh.apply(&at, &repository.take(&base)).status.success());
     let patch = "diff --git a/tests/test_a.py b/tests/test_a.py\n--- a/tests/test_a.py\n+++ b/tests/test_a.py\n@@ -1 +1 @@\n-t\n+tested\n";
     let restored = fresh.restore(&at, &["tests/test_a.py", "tests/test_new.py", "tests/never_there.py"], patch);
     assert!(restored.status.success(), "{restored:?}");

@@ -111,8 +111,8 @@ async fn of_several_that_take_a_batch_over_one_has_it() {
     let mut writers: Vec<_> = stores.iter().map(|store| store.writer().unwrap()).collect();
     let mut taken = 0;
     std::thread::scope(|scope| {
-        let takes: Vec<_> = writers.iter_mut().map(|writer| scope.spawn(|| writer.apply(&take))).collect();
-        for result in takes.into_iter().map(|take| take.join().unwrap()) {
+        let threads: Vec<_> = writers.iter_mut().map(|writer| scope.spawn(|| writer.apply(&take))).collect();
+        for result in threads.into_iter().map(|thread| thread.join().unwrap()) {
             taken += usize::from(result[0].is_ok());
             assert!(result[0].is_ok() || refused(&result), "{result:?}");
         }
