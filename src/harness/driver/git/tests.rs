@@ -189,12 +189,13 @@ fn tests_are_put_back_before_the_test_patch() {
     repository.write("conftest.py", "of the repository\n");
     repository.commit();
     let (fresh, at) = repository.copy();
+    let base = repository.base("");
     repository.write("a.py", "mine\n");
     repository.write("tests/test_a.py", "always passes\n");
     repository.write("tests/test_new.py", "mine as well\n");
     repository.write("conftest.py", "makes all pass\n");
     repository.write("tests/conftest.py", "makes all pass\n");
-    assert!(fresh.apply(&at, &repository.take(&at)).status.success());
+    assert!(fresh.apply(&at, &repository.take(&base)).status.success());
     let patch = "diff --git a/tests/test_a.py b/tests/test_a.py\n--- a/tests/test_a.py\n+++ b/tests/test_a.py\n@@ -1 +1 @@\n-t\n+tested\n";
     let restored = fresh.restore(&at, &["tests/test_a.py", "tests/test_new.py", "tests/never_there.py"], patch);
     assert!(restored.status.success(), "{restored:?}");
@@ -211,9 +212,10 @@ fn a_link_in_place_of_tests_is_replaced() {
     repository.write("other/test_a.py", "other\n");
     repository.commit();
     let (fresh, at) = repository.copy();
+    let base = repository.base("");
     std::fs::remove_dir_all(Path::new(&repository.top()).join("tests")).unwrap();
     symlink("other", Path::new(&repository.top()).join("tests")).unwrap();
-    assert!(fresh.apply(&at, &repository.take(&at)).status.success());
+    assert!(fresh.apply(&at, &repository.take(&base)).status.success());
     let restored = fresh.restore(&at, &["tests/test_a.py", "tests/test_b.py"], "");
     assert!(restored.status.success(), "{restored:?}");
     assert_eq!(
