@@ -72,6 +72,25 @@ fn a_command_ends_with_all_that_it_started() {
     assert!(took < Duration::from_secs(60), "{took:?}");
 }
 
+/// Harnesses leave processes behind, and those change what is packed.
+#[test]
+fn a_link_that_can_not_be_read_is_left_out() {
+    let init = Init::new();
+    // Of a process that has ended and was not waited for, this link stands there and leads nowhere.
+    let mut ended = Command::new("true").spawn().unwrap();
+    let link = format!("/proc/{}/exe", ended.id());
+    while std::fs::read_link(&link).is_ok() {
+        std::thread::yield_now();
+    }
+    let kept = init.folder.path().join("kept");
+    std::fs::write(&kept, "kept").unwrap();
+    let kept = kept.display().to_string();
+    let (found, said) = init.packed("10000", "1000", &[&link, &kept]);
+    assert_eq!(found, BTreeMap::from([(kept, "kept".to_owned())]));
+    assert!(said.starts_with(&format!("{link}: ")), "{said}");
+    ended.wait().unwrap();
+}
+
 #[test]
 fn files_are_packed_and_links_are_not_followed() {
     let init = Init::new();
