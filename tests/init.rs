@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -72,6 +72,25 @@ fn a_command_ends_with_all_that_it_started() {
     assert!(took < Duration::from_secs(60), "{took:?}");
 }
 
+/// Harnesses leave processes behind, and those change what is packed.
+#[test]
+fn a_link_that_can_not_be_read_is_left_out() {
+    let init = Init::new();
+    // Of a process that has ended and was not waited for, this link stands there and leads nowhere.
+    let mut ended = Command::new("true").spawn().unwrap();
+    let link = format!("/proc/{}/exe", ended.id());
+    while std::fs::read_link(&link).is_ok() {
+        std::thread::yield_now();
+    }
+    let kept = init.folder.path().join("kept");
+    std::fs::write(&kept, "kept").unwrap();
+    let kept = kept.display().to_string();
+    let (found, said) = init.packed("10000", "1000", &[&link, &kept]);
+    assert_eq!(found, BTreeMap::from([(kept, "kept".to_owned())]));
+    assert!(said.starts_with(&format!("{link}: ")), "{said}");
+    ended.wait().unwrap();
+}
+
 #[test]
 fn files_are_packed_and_links_are_not_followed() {
     let init = Init::new();
@@ -119,9 +138,31 @@ fn what_is_cleared_is_gone_and_nothing_behind_a_link_is() {
     symlink("../kept", root.join("tests/link")).unwrap();
     symlink("kept", root.join("logs")).unwrap();
     let path = |name: &str| root.join(name).display().to_string();
-    let output = init.run(&["clear", &path("tests"), &path("logs"), &path("missing"), &path("kept/file/below")]);
+    let output = init.run(&["clear", &path("tests"), &path("logs"), &path("missing"), &path("missing/file")]);
     assert!(output.status.success(), "{output:?}");
     assert!(!root.join("tests").exists() && !root.join("logs").exists() && root.join("kept/file").exists());
+}
+
+/// A harness must not be able to keep a verifier from its places: its rollout would count for nothing.
+#[test]
+fn nothing_is_left_in_the_way_of_what_is_cleared() {
+    let init = Init::new();
+    let root = init.folder.path();
+    let path = |name: &str| root.join(name).display().to_string();
+    std::fs::write(root.join("file"), "").unwrap();
+    symlink("nowhere", root.join("dangling")).unwrap();
+    std::fs::create_dir_all(root.join("closed/inner/rewards")).unwrap();
+    for folder in ["closed/inner", "closed"] {
+        std::fs::set_permissions(root.join(folder), std::fs::Permissions::from_mode(0)).unwrap();
+    }
+    let output = init.run(&["clear", &path("file/verifier/x"), &path("dangling/x"), &path("closed/inner/rewards")]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(!root.join("file").exists() && root.join("dangling").symlink_metadata().is_err());
+    assert_eq!(std::fs::read_dir(root.join("closed/inner")).unwrap().count(), 0);
+    // Root may go into closed folders; others may not.
+    for folder in ["closed/inner", "closed"] {
+        assert_eq!(std::fs::metadata(root.join(folder)).unwrap().permissions().mode() & 0o700, 0o700, "{folder}");
+    }
 }
 
 #[test]

@@ -216,8 +216,16 @@ enum Found {
     Batch(BatchId),
 }
 
-/// The batch that `text` is the id of, or the beginning of whose id it is.
+/// The batch that `text` is the id of, or the beginning of whose id it is, whatever rollouts begin so too.
 pub(super) async fn batch_of(store: &dyn Store, text: &str) -> anyhow::Result<BatchId> {
+    if let Some(digits) = digits(text) {
+        let mut all = store.batches(None, 0).await?.into_iter().map(|batch| batch.id).filter(|id| begins(id.0, &digits));
+        match (all.next(), all.next()) {
+            (Some(id), None) => return Ok(id),
+            (Some(_), Some(_)) => bail!("more than one id of a batch begins with {text}; give more of it"),
+            (None, _) => {}
+        }
+    }
     match find(store, text).await? {
         Found::Batch(id) => Ok(id),
         Found::Rollout(rollout) => {
@@ -225,6 +233,13 @@ pub(super) async fn batch_of(store: &dyn Store, text: &str) -> anyhow::Result<Ba
             bail!("{} is a rollout and no batch{batch}", rollout.id)
         }
     }
+}
+
+/// The hexadecimal digits of an id or of its beginning; `None` of what can be neither.
+fn digits(text: &str) -> Option<String> {
+    let digits: String = text.chars().filter(|c| *c != '-').collect::<String>().to_ascii_lowercase();
+    let is_id = !digits.is_empty() && digits.len() <= 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_id.then_some(digits)
 }
 
 /// The rollout or batch that `text` is the id of, or the beginning of whose id it is.
@@ -236,9 +251,7 @@ async fn find(store: &dyn Store, text: &str) -> anyhow::Result<Found> {
             (None, None) => bail!("there is no rollout or batch {id} in {}", store.describe()),
         };
     }
-    let digits: String = text.chars().filter(|c| *c != '-').collect::<String>().to_ascii_lowercase();
-    let is_id = !digits.is_empty() && digits.len() <= 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    ensure!(is_id, "{text} is no id of a rollout or batch; gleaner list gives them");
+    let digits = digits(text).with_context(|| format!("{text} is no id of a rollout or batch; gleaner list gives them"))?;
     let rollouts = beginning(store, &digits).await?.into_iter().map(|rollout| Found::Rollout(Box::new(rollout)));
     let batches = store.batches(None, 0).await?.into_iter().map(|batch| batch.id).filter(|id| begins(id.0, &digits));
     let mut found = rollouts.chain(batches.map(Found::Batch));

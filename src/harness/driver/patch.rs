@@ -8,6 +8,7 @@ use serde_json::json;
 use super::command::Command;
 use super::git::{self, Base};
 use super::{Driver, Outcome, said};
+use crate::harness::artifacts::tail;
 
 /// How long git may take, in large repositories on a loaded machine.
 const GIT: Duration = Duration::from_mins(3);
@@ -52,13 +53,17 @@ impl Driver<'_> {
             self.artifacts.note("patch", json!({ "error": why }));
             return Ok(());
         }
-        self.keep_patch(result.stdout);
+        self.keep_patch(result.stdout, &tail(&result.stderr));
         Ok(())
     }
 
-    fn keep_patch(&mut self, patch: Bytes) {
+    /// `left_out` is what git said that it could not take.
+    fn keep_patch(&mut self, patch: Bytes, left_out: &str) {
         let (names, files) = git::files(&patch, NAMED);
         self.artifacts.note("patch", json!({ "bytes": patch.len(), "files": files, "names": names }));
+        if !left_out.is_empty() {
+            self.artifacts.note("patch_left_out", left_out);
+        }
         self.artifacts.keep("patch.diff", &patch);
         self.patch = Some(patch);
     }

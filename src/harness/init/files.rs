@@ -1,7 +1,7 @@
 //! Files of the sandbox, whatever tools its image has.
 
 use std::ffi::OsString;
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown, lchown};
@@ -88,9 +88,10 @@ pub fn cat(path: &Path, limit: u64) -> io::Result<()> {
 }
 
 /// Removes files, and folders with all that is in them. No link is followed; what is not there is fine, and what can't be removed is
-/// moved aside.
+/// moved aside. Nor does what is above them stand in the way then: a folder that is closed to us is opened, what is no folder is removed.
 pub fn clear(paths: &[OsString]) -> io::Result<()> {
     for path in paths.iter().map(Path::new) {
+        clear_way(path);
         let removed = match fs::symlink_metadata(path) {
             Ok(facts) if facts.is_dir() => fs::remove_dir_all(path),
             Ok(_) => fs::remove_file(path),
@@ -107,4 +108,21 @@ pub fn clear(paths: &[OsString]) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// What can't be done here is seen, and said, when the path itself is removed or made.
+fn clear_way(path: &Path) {
+    let above: Vec<&Path> = path.ancestors().skip(1).collect();
+    for folder in above.into_iter().rev() {
+        match fs::metadata(folder) {
+            Ok(facts) if facts.is_dir() && facts.mode() & 0o300 == 0o300 => {}
+            Ok(facts) if facts.is_dir() => {
+                let _ = fs::set_permissions(folder, Permissions::from_mode(facts.mode() & 0o7777 | 0o700));
+            }
+            // Also a link that leads nowhere; one that is not there at all can't be removed.
+            _ => {
+                let _ = fs::remove_file(folder);
+            }
+        }
+    }
 }

@@ -47,8 +47,10 @@ impl<W: Write> Packer<W> {
         if facts.is_dir() {
             self.folder(path, &facts)
         } else if facts.is_symlink() {
-            let target = fs::read_link(path)?;
-            self.header(path, &facts, b'2', 0, target.as_os_str())
+            match fs::read_link(path) {
+                Ok(target) => self.header(path, &facts, b'2', 0, target.as_os_str()),
+                Err(error) => self.leave_out(path, &error.to_string()),
+            }
         } else if facts.is_file() {
             self.file(path)
         } else {

@@ -54,8 +54,16 @@ pub(super) fn load(folder: &Path) -> Result<Vec<Task>, TaskError> {
     if faults.is_empty() { Ok(tasks) } else { Err(TaskError::Several { path: name, faults }) }
 }
 
+/// A file's text. Nothing else than a file is opened: a pipe would wait for who writes to it.
+fn text(path: &Path) -> std::io::Result<String> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(std::io::Error::other("it is no file"));
+    }
+    std::fs::read_to_string(path)
+}
+
 fn task(folder: &Path) -> Result<Task, String> {
-    let read = |name: &str| std::fs::read_to_string(folder.join(name)).map_err(|error| format!("{name}: {error}"));
+    let read = |name: &str| text(&folder.join(name)).map_err(|error| format!("{name}: {error}"));
     let (config, metadata) = Config::read(&read("task.toml")?)?;
     refuse(folder, &config)?;
     let environment = &config.environment;

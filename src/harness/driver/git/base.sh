@@ -15,7 +15,7 @@ if [ -z "$commit" ]; then
     # What the repository knows of its files' times saves reading them all.
     [ -f "$index" ] && cp "$index" "$own/index" || git read-tree "$head"
     # New objects go to the repository itself, so that they are still there when the harness has ended.
-    GIT_OBJECT_DIRECTORY="$objects" git -c core.trustctime=false -c core.checkStat=minimal add --all . 2>/dev/null
+    GIT_OBJECT_DIRECTORY="$objects" git -c core.trustctime=false -c core.checkStat=minimal add --all .
     tree=$(GIT_OBJECT_DIRECTORY="$objects" git write-tree)
     [ "$tree" = "$(git rev-parse "$head^{tree}")" ] || head=$tree
     cd / && rm -rf "$own"

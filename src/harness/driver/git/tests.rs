@@ -168,6 +168,26 @@ fn nothing_that_a_harness_planted_is_run() {
 }
 
 #[test]
+fn what_git_can_not_take_is_said_and_the_rest_is_taken() {
+    let repository = Repository::new();
+    let base = repository.base("");
+    repository.write("a.py", "changed\n");
+    repository.write(".gitattributes", "* text=auto\n");
+    repository.write("lines.txt", "of another system\r\n");
+    repository.write("begun/file", "x");
+    let init = Command::new("git").args(["init", "--quiet"]).current_dir(Path::new(&repository.top()).join("begun")).status();
+    assert!(init.unwrap().success());
+    let output = run(&take(&repository.own(), &base));
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(files(&output.stdout, 9).0, [".gitattributes", "a.py", "lines.txt"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("begun/") && said.lines().count() == 1, "{said}");
+    let lost = Base { objects: format!("{}/nowhere", repository.top()), ..base };
+    let output = run(&take(&repository.own(), &lost));
+    assert!(!output.status.success() && !output.stderr.is_empty(), "what fails is said: {output:?}");
+}
+
+#[test]
 fn a_patch_that_does_not_fit_or_leaves_the_tree_is_refused() {
     let (fresh, at) = Repository::new().copy();
     for patch in [
@@ -212,9 +232,10 @@ fn a_link_in_place_of_tests_is_replaced() {
     repository.write("other/test_a.py", "other\n");
     repository.commit();
     let (fresh, at) = repository.copy();
+    let base = repository.base("");
     std::fs::remove_dir_all(Path::new(&repository.top()).join("tests")).unwrap();
     symlink("other", Path::new(&repository.top()).join("tests")).unwrap();
-    assert!(fresh.apply(&at, &repository.take(&at)).status.success());
+    assert!(fresh.apply(&at, &repository.take(&base)).status.success());
     let restored = fresh.restore(&at, &["tests/test_a.py", "tests/test_b.py"], "");
     assert!(restored.status.success(), "{restored:?}");
     assert_eq!(

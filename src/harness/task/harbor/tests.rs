@@ -141,6 +141,8 @@ fn what_is_missing_is_named() {
         let folder = Folder::new();
         std::fs::remove_file(folder.0.path().join("one").join(name)).unwrap();
         assert!(folder.fault().starts_with(name), "{name}: {}", folder.fault());
+        std::fs::create_dir(folder.0.path().join("one").join(name)).unwrap();
+        assert!(folder.fault().starts_with(name), "{name}: {}", folder.fault());
     }
 }
 
