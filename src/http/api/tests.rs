@@ -212,7 +212,8 @@ async fn a_rollout_is_made_with_what_was_said_of_it() {
     let created_at = made["created_at"].clone();
     let expected = json!({"id": made["id"], "status": "open", "outcome": null, "reward": null, "rewards": {}, "no_reward": false,
         "calls": 0, "tokens": 0, "drift": 0, "policy_versions": [], "purpose": "train", "task_id": "t", "group_id": "g",
-        "group_size": 2, "index": 0, "harness": "codex", "policy": "judge", "sampling": sampling, "metadata": {"seed": 3},
+        "group_size": 2, "index": 0, "batch_id": null, "attempt": null, "harness": "codex", "policy": "judge", "sampling": sampling,
+        "metadata": {"seed": 3},
         "ttl_s": 60, "created_at": created_at, "last_call_at": null, "ended_at": null, "evidence": null});
     assert_eq!(read, expected);
 }
