@@ -103,10 +103,11 @@ fn ks(most: u64) -> impl Iterator<Item = u64> {
 
 /// The 95 % interval of a rate by Wilson's score: E. B. Wilson, "Probable Inference, the Law of Succession, and Statistical
 /// Inference", JASA 22 (1927). With p = passed / n: (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n).
+/// Written so that none of n gives 0 to the bit.
 fn wilson(passed: u64, n: u64) -> [f64; 2] {
     let (n, p) = (float(n), float(passed) / float(n));
     let middle = p + Z * Z / (2.0 * n);
-    let half = Z * (p * (1.0 - p) / n + Z * Z / (4.0 * n * n)).sqrt();
+    let half = Z * (4.0 * n * p * (1.0 - p) + Z * Z).sqrt() / (2.0 * n);
     let bound = |value: f64| (value / (1.0 + Z * Z / n)).clamp(0.0, 1.0);
     [bound(middle - half), bound(middle + half)]
 }
@@ -180,6 +181,8 @@ mod tests {
         assert!(close(low, 0.4902) && close(high, 0.9433), "{low} {high}");
         let [low, high] = wilson(0, 10);
         assert!(close(low, 0.0) && close(high, 0.2775), "{low} {high}");
+        let lows = (1..100).map(|n| wilson(0, n)[0]);
+        assert!(lows.clone().all(|low| low.to_bits() == 0), "{:?}", lows.collect::<Vec<_>>());
         let [low, high] = wilson(10, 10);
         assert!(close(low, 0.7225) && close(high, 1.0), "{low} {high}");
     }

@@ -131,9 +131,15 @@ fn samples(ran: &Ran<'_>) -> Option<String> {
 }
 
 fn drift(ran: &Ran<'_>) -> Option<String> {
-    let places = counted(ran.built.drift, "place");
-    (ran.built.drift > 0).then(|| {
-        format!("drift in {places}: messages that read as they were said came back as other tokens, and are not trained together")
+    // Each place begins a branch. That those which [check] explains are as it says, and as many, `samples` tells.
+    let explained = |because: &String| ran.branches.iter().filter(|branch| branch.why.contains(because)).count() as u64;
+    let known = ran.spec.check.because.as_ref().map_or(0, explained);
+    let unknown = ran.built.drift.saturating_sub(known);
+    (unknown > 0).then(|| {
+        format!(
+            "drift in {}: messages that read as they were said came back as other tokens, and are not trained together",
+            counted(unknown, "place")
+        )
     })
 }
 
@@ -223,7 +229,7 @@ mod tests {
 
     use super::*;
     use crate::harness::Catalog;
-    use crate::ids::RolloutId;
+    use crate::ids::{CallId, RolloutId};
 
     fn report(outcome: Outcome) -> Report {
         Report {
@@ -255,10 +261,15 @@ mod tests {
         }
     }
 
-    fn verdict(outcome: Outcome, sampled: &[Sampled], change: impl Fn(&mut Spec)) -> Verdict {
+    fn spec() -> Spec {
         let mut spec = Catalog::load(None).unwrap().get("codex").unwrap().spec.clone();
         spec.check = crate::harness::CheckSpec::default();
         spec.signature = [("x".to_owned(), "y".to_owned())].into();
+        spec
+    }
+
+    fn verdict(outcome: Outcome, sampled: &[Sampled], change: impl Fn(&mut Spec)) -> Verdict {
+        let mut spec = spec();
         change(&mut spec);
         let built = Built { samples: Vec::new(), left_out: Vec::new(), drift: 0, classes: Vec::new() };
         judge(&Ran {
@@ -298,6 +309,28 @@ mod tests {
         assert_eq!(bare.notes.len(), 1);
         assert!(bare.notes[0].starts_with("it has no [signature]"), "{bare:?}");
         assert_eq!(bare.faults, ["it made 0 calls instead of 2: it ended before it was told to"]);
+    }
+
+    #[test]
+    fn drift_is_a_fault_unless_the_description_explains_it() {
+        let said_of = |because: Option<&str>, whys: &[&str], places| {
+            let mut spec = spec();
+            spec.check.because = because.map(str::to_owned);
+            let branch = |why: &&str| Branch { sample_id: "s".to_owned(), call_id: CallId::generate(), why: (*why).to_owned() };
+            let branches: Vec<Branch> = whys.iter().map(branch).collect();
+            let report = report(Outcome::Passed);
+            let built = Built { samples: Vec::new(), left_out: Vec::new(), drift: places, classes: Vec::new() };
+            let (report, spec, built, branches) = (&report, &spec, &built, &branches);
+            drift(&Ran { report, spec, told_window: true, prompt: "do it", calls: &[], built, branches, sampled: &[] })
+        };
+        let (why, because) = ("message 2 (assistant) of call 1 came back without its reasoning", Some("without its reasoning"));
+        assert_eq!(said_of(because, &[why], 1), None);
+        let more = said_of(because, &[why, why], 3).unwrap();
+        assert!(more.starts_with("drift in 1 place: "), "{more}");
+        let other = "its tools are others";
+        for (because, whys) in [(None, &[why][..]), (because, &[other][..]), (because, &[][..])] {
+            assert!(said_of(because, whys, 1).is_some(), "{because:?} explains nothing of {whys:?}");
+        }
     }
 
     #[test]
