@@ -132,7 +132,9 @@ fn samples(ran: &Ran<'_>) -> Option<String> {
 
 fn drift(ran: &Ran<'_>) -> Option<String> {
     let places = counted(ran.built.drift, "place");
-    (ran.built.drift > 0).then(|| {
+    // Reasoning that is left out parts the tokens of messages that are linked without it: where [check] says so, that is known.
+    let known = ran.spec.check.samples.filter(|_| samples(ran).is_none()).map_or(0, |expected| expected.saturating_sub(1) as u64);
+    (ran.built.drift > known).then(|| {
         format!("drift in {places}: messages that read as they were said came back as other tokens, and are not trained together")
     })
 }
@@ -260,10 +262,14 @@ mod tests {
         spec.check = crate::harness::CheckSpec::default();
         spec.signature = [("x".to_owned(), "y".to_owned())].into();
         change(&mut spec);
-        let built = Built { samples: Vec::new(), left_out: Vec::new(), drift: 0, classes: Vec::new() };
+        judged(outcome, &spec, sampled, 0)
+    }
+
+    fn judged(outcome: Outcome, spec: &Spec, sampled: &[Sampled], drift: u64) -> Verdict {
+        let built = Built { samples: Vec::new(), left_out: Vec::new(), drift, classes: Vec::new() };
         judge(&Ran {
             report: &report(outcome),
-            spec: &spec,
+            spec,
             told_window: true,
             prompt: "do it",
             calls: &[],
@@ -298,6 +304,20 @@ mod tests {
         assert_eq!(bare.notes.len(), 1);
         assert!(bare.notes[0].starts_with("it has no [signature]"), "{bare:?}");
         assert_eq!(bare.faults, ["it made 0 calls instead of 2: it ended before it was told to"]);
+    }
+
+    #[test]
+    fn drift_is_a_fault_unless_it_is_of_the_samples_that_the_harness_says() {
+        let mut spec = Catalog::load(None).unwrap().get("codex").unwrap().spec.clone();
+        let drifted = |spec: &Spec, drift| {
+            let verdict = judged(Outcome::Passed, spec, &[said(&["bash"], Some("bash"), false)], drift);
+            verdict.faults.iter().any(|fault| fault.starts_with("drift in "))
+        };
+        spec.check = crate::harness::CheckSpec::default();
+        assert!(drifted(&spec, 1));
+        spec.check.samples = Some(2);
+        spec.check.because = Some("without its reasoning".to_owned());
+        assert!(!drifted(&spec, 1) && drifted(&spec, 2));
     }
 
     #[test]
