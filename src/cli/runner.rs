@@ -155,7 +155,7 @@ async fn served(
     };
     scripted::assign(surroundings.config, &mut batch.orders);
     let standing = Standing::read(ledger.store, batch.id, &surroundings.artifacts).await?;
-    watcher.begin(standing.batch.rollouts, standing.filled());
+    watcher.begin_batch(batch.id, standing.batch.rollouts, standing.filled());
     let cancel = CancellationToken::new();
     let running = go(&batch, &ledger, endpoint.as_ref(), surroundings, &watcher, cancel.clone());
     let ended = until_signals(running, &watcher, &cancel).await;
