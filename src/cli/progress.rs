@@ -11,7 +11,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
 use super::terminal::{counted, harmless};
 use crate::harness::summary::counts;
 use crate::harness::{Progress, Report};
-use crate::ids::RolloutId;
+use crate::ids::{BatchId, RolloutId};
 
 /// Lines of running rollouts on a terminal; of more there is only the bar.
 const SHOWN: usize = 12;
@@ -50,6 +50,14 @@ impl Watcher {
     /// Looks at standard error. `turns` says of a running rollout how many calls it has begun.
     pub(super) fn new(turns: Turns) -> Self {
         Self { bars: std::io::stderr().is_terminal().then(MultiProgress::new), turns, state: Mutex::default() }
+    }
+
+    /// Says by which id the batch is shown and gone on with, if it has several rollouts; and begins.
+    pub(super) fn begin_batch(&self, id: BatchId, rollouts: u64, ended: u64) {
+        if rollouts > 1 {
+            self.say(&format!("batch {id}: {ended} of {rollouts} rollouts have ended"));
+        }
+        self.begin(rollouts, ended);
     }
 
     /// Says that there are so many rollouts, of which so many have ended before.

@@ -155,11 +155,7 @@ async fn served(
     };
     scripted::assign(surroundings.config, &mut batch.orders);
     let standing = Standing::read(ledger.store, batch.id, &surroundings.artifacts).await?;
-    watcher.begin(standing.batch.rollouts, standing.filled());
-    if standing.batch.rollouts > 1 {
-        // Said now: a process that is killed says nothing.
-        watcher.say(&format!("batch {}: {} of {} rollouts are there", batch.id, standing.filled(), standing.batch.rollouts));
-    }
+    watcher.begin_batch(batch.id, standing.batch.rollouts, standing.filled());
     let cancel = CancellationToken::new();
     let running = Box::pin(go(&batch, &ledger, endpoint.as_ref(), surroundings, &watcher, cancel.clone()));
     let ended = until_signals(running, &watcher, &cancel).await;

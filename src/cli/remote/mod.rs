@@ -156,7 +156,7 @@ impl Watch<'_> {
     async fn until_it_ends(mut self) -> anyhow::Result<Done> {
         let mut signals = Signals::listen()?;
         let first = self.look().await?;
-        self.watcher.begin(first.rollouts, first.ended);
+        self.watcher.begin_batch(self.id, first.rollouts, first.ended);
         let (mut cancelled, mut left) = (false, false);
         let server = self.server;
         let path = format!("/batches/{}", self.id);
