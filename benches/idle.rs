@@ -70,7 +70,7 @@ impl Idle {
         command.arg("--harnesses").arg(at("harnesses")).arg("--database").arg(at("gleaner.db"));
         command.envs([("TMPDIR", &temp), ("XDG_CACHE_HOME", &at("cache")), ("HOME", &at("home"))]);
         command.env("GLEANER_LOG", "error").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let idle = Self { child: command.spawn().unwrap(), folder: folder };
+        let idle = Self { child: command.spawn().unwrap(), folder };
         let begun = Instant::now();
         until("all harnesses are idle", || fs::read_dir(&ready).unwrap().count() == count);
         println!("  {count} started in {:.1} s", begun.elapsed().as_secs_f64());

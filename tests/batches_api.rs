@@ -21,7 +21,7 @@ const HARNESSES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/har
 /// A server with the harnesses of the tests, whose batches ask this policy.
 async fn serve(policy: &ScriptedPolicy, dir: Option<Arc<TempDir>>, config: &str) -> Gleaner {
     let env = vec![("GLEANER_HARNESSES".to_owned(), HARNESSES.to_owned())];
-    Start { env, dir, ..Start::new(policy.url()).config(config) }.run().await
+    Start { dir, env, ..Start::new(policy.url()).config(config) }.run().await
 }
 
 /// An order of this many tasks with so many samples each.

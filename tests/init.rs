@@ -64,12 +64,12 @@ fn a_command_ends_with_all_that_it_started() {
     let marker = init.folder.path().join("alive").display().to_string();
     let (code, _, took) = init.exec(60_000, &format!("setsid sh -c 'sleep 300; touch {marker}' & sleep 300 & exit 0"));
     assert_eq!(code, Some(0));
-    assert!(took < Duration::from_secs(60), "{took:?}");
+    assert!(took < Duration::from_mins(1), "{took:?}");
     // One that minds no signal, in a session of its own.
     let stubborn = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 300; done' & while :; do sleep 300; done";
     let (code, _, took) = init.exec(300, stubborn);
     assert_eq!(code, Some(124));
-    assert!(took < Duration::from_secs(60), "{took:?}");
+    assert!(took < Duration::from_mins(1), "{took:?}");
 }
 
 /// Harnesses leave processes behind, and those change what is packed.
@@ -153,7 +153,7 @@ fn nothing_is_left_in_the_way_of_what_is_cleared() {
     symlink("nowhere", root.join("dangling")).unwrap();
     std::fs::create_dir_all(root.join("closed/inner/rewards")).unwrap();
     for folder in ["closed/inner", "closed"] {
-        std::fs::set_permissions(root.join(folder), std::fs::Permissions::from_mode(0)).unwrap();
+        std::fs::set_permissions(root.join(folder), std::fs::Permissions::from_mode(0o0)).unwrap();
     }
     let output = init.run(&["clear", &path("file/verifier/x"), &path("dangling/x"), &path("closed/inner/rewards")]);
     assert!(output.status.success(), "{output:?}");

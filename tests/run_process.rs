@@ -73,9 +73,9 @@ async fn a_run_is_recorded_and_verified() {
         "tokens": tokens, "drift": 0});
     assert_eq!((ended.code, rollout), (Some(0), expected), "{ended:?}");
     let printed = seen[1].body["messages"][2]["content"].as_str().unwrap();
-    let [seed, workdir, home] = printed.lines().collect::<Vec<_>>()[..] else { panic!("{printed}") };
+    let [length, workdir, home] = printed.lines().collect::<Vec<_>>()[..] else { panic!("{printed}") };
     let temp = bench.dir.path().join("tmp");
-    assert!(seed == "4" && Path::new(workdir).starts_with(&temp) && Path::new(home).starts_with(&temp), "{printed}");
+    assert!(length == "4" && Path::new(workdir).starts_with(&temp) && Path::new(home).starts_with(&temp), "{printed}");
     let samples = bench.export().await;
     assert_eq!(samples.len(), 1);
     assert_sampled(&samples[0], &seen);

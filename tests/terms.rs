@@ -208,8 +208,8 @@ async fn the_first_call_past_the_cap_is_recorded_and_the_others_are_counted() {
     }
     let done = (CallStatus::Done, None);
     assert_eq!(server.calls(id).await, [done, done, (CallStatus::Failed, Some(FailureKind::Capped))]);
-    let served = Served { begun: 2, answered: 2, refused: 101, failed: None };
-    assert_eq!(server.endpoint.seal(id).await, served);
+    let came_to = Served { begun: 2, answered: 2, refused: 101, failed: None };
+    assert_eq!(server.endpoint.seal(id).await, came_to);
     server.stop().await;
 }
 
@@ -236,13 +236,13 @@ async fn a_sealed_rollout_takes_no_calls_and_waits_for_its_verdict() {
     server.pause(true);
     waiting.ask().await;
     until("the second call", async || server.endpoint.turns(id) == 2).await;
-    let served = server.endpoint.seal(id).await;
-    assert_eq!(served, Served { begun: 2, answered: 1, refused: 0, failed: None });
+    let came_to = server.endpoint.seal(id).await;
+    assert_eq!(came_to, Served { begun: 2, answered: 1, refused: 0, failed: None });
     assert_eq!(waiting.answer().await.0, 409);
     // Closed, unless it asked before that was noticed.
     assert!(matches!(idle.call_if_open().await, None | Some(409)));
     assert!(UnixStream::connect(server.socket()).await.is_err());
-    let refused = server.app.rollouts.by_key(&key).await.err().expect("its key opens nothing any more");
+    let refused = server.app.rollouts.by_key(&key).await.map(drop).expect_err("its key opens nothing any more");
     assert_eq!((refused.kind, refused.status), (FailureKind::Ended, 409));
     let expected = [(CallStatus::Done, None), (CallStatus::Cancelled, Some(FailureKind::Ended))];
     assert_eq!(server.calls(id).await, expected);
