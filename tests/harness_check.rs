@@ -142,7 +142,7 @@ async fn a_call_beside_the_task_is_noticed() {
 #[ignore = "needs Docker and, once, the package registries"]
 async fn the_core_of_ours_passes() {
     let bench = Bench::new("");
-    let core = ["codex", "claude-code", "mini-swe-agent", "mini-swe-agent:text"];
+    let core = ["codex", "claude-code", "mini-swe-agent", "mini-swe-agent:text", "react"];
     let ended = bench.other(&[&["harness", "check"], &core[..]].concat()).await;
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_eq!(ended.stdout.lines().filter(|line| line.ends_with("  ok")).count(), core.len(), "{}", ended.stdout);
