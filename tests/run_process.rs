@@ -112,9 +112,9 @@ async fn rollouts_side_by_side_do_not_mix() {
 #[tokio::test]
 async fn a_harness_that_kills_its_init_is_an_infra_error() {
     let (_policy, bench) = bench(185, [bash("kill -9 $(ps -o ppid= -p $PPID)"), Reply::text("never")]).await;
-    let ended = bench.run(&words(&["p"])).await;
+    let ended = bench.run(&words(&["p", "--attempts", "1"])).await;
     assert_eq!(ends(&ended), (Some(1), json!("infra_error"), Value::Null), "{ended:?}");
-    assert!(ended.stderr.contains("the sandbox died while the harness ran"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("the sandbox ended with exit code 137 while the harness ran"), "{}", ended.stderr);
     assert_eq!(folders(&bench), [] as [PathBuf; 0]);
 }
 

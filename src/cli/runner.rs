@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::harness::summary::Summary;
-use crate::harness::{BatchRun, Catalog, Kept, Ledger, ModelEndpoint, Order, Plan, Report, Stage, Standing};
+use crate::harness::{BatchRun, Catalog, Kept, Ledger, ModelEndpoint, Order, Plan, Report, Stage, Standing, fits};
 use crate::http::{self, Http, SocketEndpoint};
 use crate::ids::BatchId;
 
@@ -202,6 +202,11 @@ async fn go(
 /// Sees to the images that are needed. One that can't be had fails its own rollouts, unless there are no others.
 pub(super) async fn images(engine: &dyn Engine, base: &str, cache: &Path, orders: &[Order]) -> anyhow::Result<()> {
     let only = orders.len() == 1;
+    if let [order] = orders {
+        fits(engine, order, base)?;
+    }
+    // One that the engine can't run needs no image: it says so itself.
+    let orders: Vec<&Order> = orders.iter().filter(|order| fits(engine, order, base).is_ok()).collect();
     for image in orders.iter().map(|order| order.image_or(base)).collect::<BTreeSet<_>>() {
         match engine.ensure(image).await {
             Err(error) if only => return Err(error.into()),
