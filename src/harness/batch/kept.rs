@@ -1,9 +1,10 @@
 //! What is kept of a batch: what it goes on from.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use crate::harness::digest::Digest;
@@ -21,8 +22,10 @@ pub struct Kept {
     /// A server runs it: one that starts goes on with it.
     #[serde(default)]
     pub served: bool,
-    /// Sums of its tasks and harnesses by their names.
-    sums: BTreeMap<String, String>,
+    /// Sums of its harnesses by their names.
+    harness_sums: IndexMap<String, String>,
+    /// Sums of its tasks by their ids, in the order in which they stand.
+    task_sums: IndexMap<String, String>,
 }
 
 /// Why a batch can't be gone on with.
@@ -49,7 +52,8 @@ impl Kept {
             *path = std::fs::canonicalize(&*path)?.display().to_string();
         }
         let harnesses = harnesses.map(std::fs::canonicalize).transpose()?;
-        Ok(Self { plan, harnesses, served: false, sums: sums(orders) })
+        let (harness_sums, task_sums) = sums(orders);
+        Ok(Self { plan, harnesses, served: false, harness_sums, task_sums })
     }
 
     /// What is kept of a batch.
@@ -68,16 +72,16 @@ impl Kept {
         Self::deserialize(&batch.plan).map_err(|error| ResumeError::Unreadable(batch.id, error.to_string()))
     }
 
+    /// Where each of its tasks stands, by its id.
+    pub(super) fn places(&self) -> HashMap<&str, usize> {
+        self.task_sums.keys().enumerate().map(|(at, id)| (id.as_str(), at)).collect()
+    }
+
     /// Whether these orders are of the same tasks and harnesses.
     pub(super) fn unchanged(&self, id: BatchId, orders: &[Order]) -> Result<(), ResumeError> {
-        let now = sums(orders);
-        let changed = self.sums.iter().filter_map(|(name, sum)| match now.get(name) {
-            None => Some(format!("{name} is gone")),
-            Some(other) if other != sum => Some(format!("{name} has changed")),
-            Some(_) => None,
-        });
-        let added = now.keys().filter(|name| !self.sums.contains_key(*name)).map(|name| format!("{name} is new"));
-        let mut all: Vec<String> = changed.chain(added).collect();
+        let (harnesses, tasks) = sums(orders);
+        let of_harnesses = changes("harness", &self.harness_sums, &harnesses);
+        let mut all: Vec<String> = of_harnesses.chain(changes("task", &self.task_sums, &tasks)).collect();
         if all.is_empty() {
             return Ok(());
         }
@@ -93,13 +97,28 @@ impl Kept {
 /// Changes that an error names.
 const SHOWN: usize = 5;
 
-fn sums(orders: &[Order]) -> BTreeMap<String, String> {
-    let mut sums = BTreeMap::new();
+/// Sums of harnesses by their names, and of tasks by their ids.
+fn sums(orders: &[Order]) -> (IndexMap<String, String>, IndexMap<String, String>) {
+    let (mut harnesses, mut tasks) = (IndexMap::new(), IndexMap::new());
     for order in orders {
-        sums.entry(format!("harness {}", order.choice.label())).or_insert_with(|| of_harness(order));
-        sums.entry(format!("task {}", order.task.id)).or_insert_with(|| of_task(order));
+        harnesses.entry(order.choice.label()).or_insert_with(|| of_harness(order));
+        tasks.entry(order.task.id.clone()).or_insert_with(|| of_task(order));
     }
-    sums
+    (harnesses, tasks)
+}
+
+/// What is not as it was.
+fn changes<'a>(
+    kind: &'a str,
+    was: &'a IndexMap<String, String>,
+    now: &'a IndexMap<String, String>,
+) -> impl Iterator<Item = String> + use<'a> {
+    let changed = was.iter().filter_map(move |(name, sum)| match now.get(name) {
+        None => Some(format!("{kind} {name} is gone")),
+        Some(other) if other != sum => Some(format!("{kind} {name} has changed")),
+        Some(_) => None,
+    });
+    changed.chain(now.keys().filter(|name| !was.contains_key(*name)).map(move |name| format!("{kind} {name} is new")))
 }
 
 fn of_task(order: &Order) -> String {

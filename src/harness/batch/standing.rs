@@ -13,7 +13,8 @@ use crate::store::{Batch, BatchStatus, Outcome, Rollout, RolloutFilter, RolloutS
 pub struct Standing {
     pub batch: Batch,
     pub kept: Kept,
-    /// Of each place that was tried and whose rollout has ended: the rollout that counts, else the last one.
+    /// Of each place that was tried and whose rollout has ended: the rollout that counts, else the last one. By task, harness and index,
+    /// as the plan has them.
     pub reports: Vec<Report>,
     /// Rollouts that are running. Those that a process left open when it died are not: the next one that writes ends them.
     pub running: Vec<Rollout>,
@@ -35,20 +36,21 @@ impl Standing {
             rollouts.into_iter().partition(|rollout| rollout.status == RolloutStatus::Open);
         running.retain(|_| batch.status == BatchStatus::Running);
         let (counting, replaced) = by_place(ended);
-        let label = |rollout: &Rollout| label(id, &kept.plan.harnesses, rollout);
-        let of_harness = |choice: &HarnessChoice| {
-            let own = choice.label();
-            let reports: Vec<Report> = counting
-                .iter()
-                .filter(|rollout| label(rollout).as_deref() == Some(own.as_str()))
-                .map(|rollout| Report::of(rollout, artifacts))
-                .collect();
-            let is_retry =
-                |rollout: &&Rollout| rollout.outcome == Some(Outcome::InfraError) && label(rollout).as_ref() == Some(&own);
-            summary::of(&own, &reports, replaced.iter().filter(is_retry).count() as u64)
+        let choices = Choices(id, &kept.plan.harnesses);
+        let places = kept.places();
+        let place = |rollout: &Rollout| {
+            (rollout.task_id.as_deref().and_then(|task| places.get(task).copied()), choices.find(rollout), rollout.index)
         };
-        let summaries = kept.plan.harnesses.iter().map(of_harness).collect();
-        let reports = counting.iter().map(|rollout| Report::of(rollout, artifacts)).collect();
+        let mut counting: Vec<_> =
+            counting.into_iter().map(|rollout| (place(&rollout), Report::of(&rollout, artifacts))).collect();
+        counting.sort_by_key(|(place, _)| *place);
+        let of_choice = |(at, choice): (usize, &HarnessChoice)| {
+            let reports = counting.iter().filter(|((_, choice, _), _)| *choice == Some(at)).map(|(_, report)| report);
+            let is_retry = |rollout: &&Rollout| rollout.outcome == Some(Outcome::InfraError) && choices.find(rollout) == Some(at);
+            summary::of(&choice.label(), reports, replaced.iter().filter(is_retry).count() as u64)
+        };
+        let summaries = kept.plan.harnesses.iter().enumerate().map(of_choice).collect();
+        let reports = counting.into_iter().map(|(_, report)| report).collect();
         Ok(Self { batch, kept, reports, running, summaries })
     }
 
@@ -65,7 +67,7 @@ impl Standing {
     }
 }
 
-/// Of each place the rollout that counts, in the order in which places were begun; and the others.
+/// Of each place the rollout that counts; and the others.
 fn by_place(ended: Vec<Rollout>) -> (Vec<Rollout>, Vec<Rollout>) {
     let (mut counting, mut replaced): (Vec<Rollout>, Vec<Rollout>) = Default::default();
     let mut at: HashMap<(Option<String>, u32), usize> = HashMap::new();
@@ -85,8 +87,13 @@ fn rank(rollout: &Rollout) -> (bool, u32) {
     (rollout.outcome.is_some_and(summary::counts), rollout.run.map_or(0, |run| run.attempt))
 }
 
-/// Which of the batch's harnesses a rollout is of.
-fn label(batch: BatchId, choices: &[HarnessChoice], rollout: &Rollout) -> Option<String> {
-    let (task, own) = (rollout.task_id.as_deref()?, rollout.group_id.as_deref()?);
-    choices.iter().find(|choice| group(batch, choice, task) == own).map(HarnessChoice::label)
+/// The harnesses of a batch.
+struct Choices<'a>(BatchId, &'a [HarnessChoice]);
+
+impl Choices<'_> {
+    /// Which of them a rollout is of.
+    fn find(&self, rollout: &Rollout) -> Option<usize> {
+        let (task, own) = (rollout.task_id.as_deref()?, rollout.group_id.as_deref()?);
+        self.1.iter().position(|choice| group(self.0, choice, task) == own)
+    }
 }

@@ -272,7 +272,8 @@ pub(super) async fn get(State(batches): State<Batches>, Id(id): Id<BatchId>) -> 
     detail(batches.get()?, id).await.map(Json)
 }
 
-/// Lists a batch's rollouts that have ended. Of each sample the one that counts: others were replaced, and are in `/rollouts?batch_id=`.
+/// Lists a batch's rollouts that have ended, by task, harness and sample, as the plan has them: one that ends later may come before one that
+/// was listed. Of each sample the one that counts: others were replaced, and are in `/rollouts?batch_id=`.
 #[utoipa::path(
     get, path = "/batches/{id}/rollouts", tag = "batches", params(("id" = String, Path, description = "The batch's id"), Page),
     responses(
