@@ -18,13 +18,15 @@ use async_trait::async_trait;
 use bollard::errors::Error;
 use bollard::query_parameters::{RemoveContainerOptionsBuilder, RemoveImageOptionsBuilder, UploadToContainerOptionsBuilder};
 use bytes::Bytes;
+use futures::StreamExt as _;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use super::{
     Engine, EngineConfig, EngineError, ExecResult, ExecSpec, Finding, ImageFacts, IsAlive, Places, SandboxEnd, SandboxId,
     SandboxSpec, Tell, base_image,
 };
-use patience::{LONG, SHORT, patiently, within};
+use patience::{LONG, MOMENT, SHORT, patiently, within};
 
 /// Where the model answers in a container: each has a loopback of its own.
 const LISTEN: &str = "127.0.0.1:8080";
@@ -185,6 +187,12 @@ impl Engine for Docker {
 
     async fn ended(&self, sandbox: &SandboxId) -> Result<Option<SandboxEnd>, EngineError> {
         sandbox::ended(&self.api, sandbox).await
+    }
+
+    async fn settle(&self, sandbox: &SandboxId) {
+        let mut ended = self.api.wait_container(&sandbox.0, None);
+        // Whatever comes of it: removing it kills what still runs.
+        let _ = timeout(MOMENT, ended.next()).await;
     }
 
     async fn remove(&self, sandbox: &SandboxId) -> Result<(), EngineError> {

@@ -111,6 +111,9 @@ pub trait Engine: Send + Sync {
     /// How a sandbox that ended did so; `None` while it runs.
     async fn ended(&self, sandbox: &SandboxId) -> Result<Option<SandboxEnd>, EngineError>;
 
+    /// Waits a moment for a sandbox that ends by itself, so that removing it need not kill it, which costs an engine a program's start.
+    async fn settle(&self, _sandbox: &SandboxId) {}
+
     /// Ends it, whatever it does, and removes it.
     async fn remove(&self, sandbox: &SandboxId) -> Result<(), EngineError>;
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
 use async_trait::async_trait;
-use axum::Extension;
+use axum::{Extension, Router};
 use tokio::net::UnixListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -24,6 +24,8 @@ use super::serve::{Http, socket_router};
 /// The proxy of this process, as the runner's sandboxes reach it.
 pub struct SocketEndpoint {
     http: Http,
+    /// The routes of every socket: making them anew for each takes longer than all else that it needs.
+    router: Router,
     /// The sockets of rollouts that are not closed; dropping a guard closes its socket.
     listening: Mutex<HashMap<RolloutId, DropGuard>>,
 }
@@ -32,7 +34,7 @@ impl SocketEndpoint {
     /// Serves rollouts by this server's proxy.
     #[must_use]
     pub fn new(http: Http) -> Self {
-        Self { http, listening: Mutex::default() }
+        Self { router: socket_router(http.clone()), http, listening: Mutex::default() }
     }
 
     /// Serves a rollout's calls on a unix socket until the guard is dropped. Anybody who can reach `path` may connect: its
@@ -41,7 +43,7 @@ impl SocketEndpoint {
         let listener = UnixListener::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
         let closed = CancellationToken::new();
-        let (closing, router) = (closed.clone(), socket_router(self.http.clone()).layer(Extension(Socket(rollout))));
+        let (closing, router) = (closed.clone(), self.router.clone().layer(Extension(Socket(rollout))));
         self.http.app.tasks.spawn(async move {
             // Connections that the harness left open don't hold the task: they end when their peer's container does.
             tokio::select! {

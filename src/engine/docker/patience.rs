@@ -12,6 +12,8 @@ use crate::engine::EngineError;
 pub(super) const SHORT: Duration = Duration::from_mins(2);
 /// For what moves files: whole images, whole file systems.
 pub(super) const LONG: Duration = Duration::from_mins(30);
+/// For what comes by itself, and is only dearer if it does not.
+pub(super) const MOMENT: Duration = Duration::from_secs(1);
 /// Pauses before an engine is asked again: long enough for one that is being restarted, short enough for who waits.
 const PAUSES: [Duration; 4] =
     [Duration::from_millis(100), Duration::from_millis(400), Duration::from_millis(1_200), Duration::from_millis(2_400)];

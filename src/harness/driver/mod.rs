@@ -260,8 +260,11 @@ impl<'a> Driver<'a> {
     async fn finish(mut self, verdict: Verdict) -> Outcome<Report> {
         (self.stage.progress)(Progress::Step { rollout: self.new.id, doing: "clearing away".into() });
         // The sandbox ends by itself once nobody listens.
-        self.control = None;
+        let ends = self.control.take().is_some();
         self.clear_rooms().await;
+        if let Some(sandbox) = self.sandbox.as_ref().filter(|_| ends) {
+            self.stage.engine.settle(sandbox).await;
+        }
         if let Some(sandbox) = self.sandbox.take()
             && let Err(error) = self.remove(&sandbox).await
         {
