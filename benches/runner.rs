@@ -1,8 +1,8 @@
 //! How fast rollouts start: a trivial harness by `gleaner run`, all of it, beside bare containers with the same limits on the same engine
 //! in the same run. `cargo bench --bench runner`
 //!
-//! A round is [`AT_ONCE`] containers at once, of which the engine starts [`STARTS`] at a time, then as many rollouts; rounds alternate, since
-//! a machine's other work comes and goes. A rate is containers, or rollouts, a second from the first's begin to the last's removal; a
+//! A round is [`COUNT`] containers, [`AT_ONCE`] at once, of which the engine starts [`STARTS`] at a time, then as many rollouts; rounds
+//! alternate, since a machine's other work comes and goes. A rate is containers, or rollouts, a second from the first's begin to the last's removal; a
 //! rollout's has the program's own start in it.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::cast_precision_loss, reason = "a benchmark")]
@@ -20,6 +20,7 @@ use tokio::sync::Semaphore;
 
 /// As a batch would have them.
 const AT_ONCE: usize = 50;
+const COUNT: usize = 100;
 /// What `[engine] parallel_starts` is by itself.
 const STARTS: usize = 4;
 const ROUNDS: usize = 3;
@@ -36,8 +37,8 @@ async fn main() {
     println!("{:<6} {:>12} {:>12} {:>7}", "round", "bare a s", "rollouts a s", "ratio");
     let mut rates = Vec::new();
     for round in 1..=ROUNDS {
-        let bare = AT_ONCE as f64 / bare(&api).await.as_secs_f64();
-        let ours = AT_ONCE as f64 / rollouts(folder.path(), AT_ONCE).as_secs_f64();
+        let bare = COUNT as f64 / bare(&api).await.as_secs_f64();
+        let ours = COUNT as f64 / rollouts(folder.path(), COUNT).as_secs_f64();
         println!("{round:<6} {bare:>12.2} {ours:>12.2} {:>7.3}", ours / bare);
         rates.push((bare, ours));
     }
@@ -58,10 +59,10 @@ fn lay_harness(folder: &Path) {
 
 /// Runs so many rollouts at once; each must pass.
 fn rollouts(folder: &Path, count: usize) -> Duration {
-    let count = count.to_string();
+    let (count, at_once) = (count.to_string(), AT_ONCE.to_string());
     let began = Instant::now();
     let output = Command::new(env!("CARGO_BIN_EXE_gleaner"))
-        .args(["run", "trivial", "nothing", "--json", "--samples", &count, "--concurrency", &count])
+        .args(["run", "trivial", "nothing", "--json", "--samples", &count, "--concurrency", &at_once])
         .args(["--policy", "http://127.0.0.1:9"])
         .arg("--harnesses")
         .arg(folder.join("harnesses"))
@@ -85,7 +86,7 @@ fn rollouts(folder: &Path, count: usize) -> Duration {
 async fn bare(api: &bollard::Docker) -> Duration {
     let starts = Semaphore::new(STARTS);
     let began = Instant::now();
-    futures::stream::iter(0..AT_ONCE).for_each_concurrent(AT_ONCE, |_| one(api, &starts)).await;
+    futures::stream::iter(0..COUNT).for_each_concurrent(AT_ONCE, |_| one(api, &starts)).await;
     began.elapsed()
 }
 
