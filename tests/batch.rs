@@ -12,7 +12,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use support::policy::{Gate, Reply, ScriptedPolicy};
 use support::run::{Bench, Ended};
-use support::until;
+use support::{is_wide, until};
 
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/harnesses/tiny-agent");
 const COUNTED: [&str; 5] = ["passed", "failed", "truncated", "timed_out", "harness_error"];
@@ -200,7 +200,7 @@ async fn a_batch_of_containers_survives_kills() {
 /// The same with four real harnesses, each on its own wire. They think for long before they begin.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_batch_of_real_harnesses_survives_kills() {
-    if std::env::var_os("GLEANER_TEST_WIDE").is_none() {
+    if !is_wide("a batch of real harnesses that is killed") {
         return;
     }
     let policy = ScriptedPolicy::start(943, []).await;

@@ -4,74 +4,26 @@
 
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod sandbox;
+mod support;
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use gleaner::engine::{Docker, Engine, EngineConfig};
 use gleaner::harness::helper;
 use sandbox::{HELPER, LONG, Options, Sandbox, exec_spec};
+use support::dockerd::Dockerd;
 use tokio::time::timeout;
 
 /// What waits for a dead engine must not wait longer.
 const QUICK: Duration = Duration::from_secs(20);
 
-/// A dockerd in a folder and a network of its own: without a bridge it would remove the machine's.
-struct Dockerd {
-    folder: PathBuf,
-    process: Child,
-}
-
-impl Dockerd {
-    fn start(folder: &Path) -> Self {
-        let path = |name: &str| folder.join(name).display().to_string();
-        let log = std::fs::File::options().create(true).append(true).open(folder.join("log")).unwrap();
-        let process = Command::new("unshare")
-            .args(["--net", "dockerd", "--data-root", &path("data"), "--exec-root", &path("exec"), "--pidfile", &path("pid")])
-            .args(["--host", &format!("unix://{}", path("docker.sock")), "--bridge=none", "--iptables=false", "--ip-masq=false"])
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .expect("this test needs dockerd, and root");
-        Self { folder: folder.to_owned(), process }
-    }
-
-    async fn connect(&self) -> Docker {
-        let host = format!("unix://{}", self.folder.join("docker.sock").display());
-        let config = EngineConfig { docker_host: Some(host), ..EngineConfig::default() };
-        let connected = async {
-            loop {
-                match Docker::connect(&config, &format!("test-{}", std::process::id()), Arc::new(|_| true)).await {
-                    Ok(engine) => return engine,
-                    Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
-                }
-            }
-        };
-        timeout(LONG, connected).await.unwrap_or_else(|_| panic!("{}", self.log()))
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
-    }
-
-    /// Ends it by a signal, and waits for its end.
-    fn end(&mut self, signal: &str) {
-        let pid = self.process.id().to_string();
-        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
-        self.process.wait().unwrap();
-    }
-}
-
-impl Drop for Dockerd {
-    fn drop(&mut self) {
-        if matches!(self.process.try_wait(), Ok(None)) {
-            // By TERM it ends its containerd too.
-            let _ = Command::new("kill").arg(self.process.id().to_string()).status();
-            let _ = self.process.wait();
-        }
-    }
+async fn connect(dockerd: &Dockerd) -> Docker {
+    dockerd.answers().await;
+    let config = EngineConfig { docker_host: Some(dockerd.host()), ..EngineConfig::default() };
+    let connected = Docker::connect(&config, &format!("test-{}", std::process::id()), Arc::new(|_| true)).await;
+    connected.unwrap_or_else(|error| panic!("{error:#}: {}", dockerd.log()))
 }
 
 /// An image with nothing but our helper.
@@ -97,7 +49,7 @@ fn waits(socket: &str) -> Vec<String> {
 async fn an_engine_that_dies_hangs_nobody_and_is_used_again() {
     let folder = tempfile::tempdir().unwrap();
     let mut dockerd = Dockerd::start(folder.path());
-    let engine = Arc::new(dockerd.connect().await);
+    let engine = Arc::new(connect(&dockerd).await);
     let image = lay_image(&engine, folder.path()).await;
     let harness = waits("inner.sock");
     let harness: Vec<&str> = harness.iter().map(String::as_str).collect();
@@ -126,7 +78,7 @@ async fn an_engine_that_dies_hangs_nobody_and_is_used_again() {
 
     // It is back, and nobody connects anew.
     let again = Dockerd::start(folder.path());
-    again.connect().await;
+    again.answers().await;
     sandbox::ended(engine.as_ref(), &id).await;
     for id in [&one.id, &id] {
         engine.remove(id).await.unwrap();
@@ -143,7 +95,7 @@ async fn an_engine_that_dies_hangs_nobody_and_is_used_again() {
 async fn a_sandbox_that_the_engine_stops_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let mut dockerd = Dockerd::start(folder.path());
-    let engine = dockerd.connect().await;
+    let engine = connect(&dockerd).await;
     let image = lay_image(&engine, folder.path()).await;
     let harness = waits("inner.sock");
     let harness: Vec<&str> = harness.iter().map(String::as_str).collect();

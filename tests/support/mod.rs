@@ -10,11 +10,13 @@
     clippy::missing_panics_doc,
     clippy::must_use_candidate,
     clippy::format_push_string,
+    clippy::print_stderr,
     reason = "tests"
 )]
 
 pub mod chat;
 pub mod client;
+pub mod dockerd;
 pub mod gemini;
 pub mod gleaner;
 pub mod http1;
@@ -29,6 +31,15 @@ use std::time::Duration;
 
 /// The longest that any single step of a test may take.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Whether what takes minutes is to be run too (`make test-all`); if not, it is said what is left to that.
+pub fn is_wide(what: &str) -> bool {
+    let wide = std::env::var_os("GLEANER_TEST_WIDE").is_some();
+    if !wide {
+        eprintln!("{what} is left to make test-all");
+    }
+    wide
+}
 
 /// Waits for a step, and fails with its name if it takes too long.
 pub async fn within<T>(what: &str, step: impl Future<Output = T>) -> T {

@@ -178,9 +178,14 @@ impl Running {
         Ended::of(&tokio::time::timeout(LONG, self.child.wait_with_output()).await.expect("gleaner run ends").unwrap())
     }
 
+    /// The process's number.
+    pub fn pid(&self) -> u32 {
+        self.child.id().expect("gleaner has ended")
+    }
+
     /// Sends it a signal.
     pub async fn signal(&self, name: &str) {
-        let kill = format!("kill -{name} {}", self.child.id().expect("gleaner has ended"));
+        let kill = format!("kill -{name} {}", self.pid());
         assert!(Command::new("sh").args(["-c", &kill]).status().await.unwrap().success());
     }
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWrite, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
 pub use script::{Bound, Fault, Gate, Reply, ToolCall};
@@ -33,7 +33,9 @@ use vocabulary::Vocabulary;
 pub struct ScriptedPolicy {
     pub addr: SocketAddr,
     state: Arc<State>,
-    _task: JoinSet<()>,
+    task: JoinSet<()>,
+    /// Keeps its port while it is down.
+    down: Option<TcpSocket>,
 }
 
 struct State {
@@ -112,7 +114,22 @@ impl ScriptedPolicy {
         let addr = listener.local_addr().unwrap();
         let mut task = JoinSet::new();
         task.spawn(accept(listener, Arc::clone(&state), serve));
-        Self { addr, state, _task: task }
+        Self { addr, state, task, down: None }
+    }
+
+    /// Dies: what is being answered breaks off, and connections are refused.
+    pub async fn die(&mut self) {
+        self.task.shutdown().await;
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind(self.addr).unwrap();
+        self.down = Some(socket);
+    }
+
+    /// Comes back at the same address, and knows what it has sampled.
+    pub fn come_back(&mut self) {
+        let listener = self.down.take().expect("it is not down").listen(1024).unwrap();
+        self.task.spawn(accept(listener, Arc::clone(&self.state), serve));
     }
 
     /// The base URL, without `/v1`.
