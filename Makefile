@@ -12,13 +12,15 @@ demo:
 test: lint setup
 	scripts/with-llama-server scripts/test
 
-# Also the kills in full length, the gold test in its wide form, and every harness on every wire: ZeroClaw is built from source first.
+# Also the kills in full length, the gold test in its wide form, outages of minutes, output of 10 GB, and every harness on every wire:
+# ZeroClaw is built from source first.
 test-all: test
 	GLEANER_TEST_ROUNDS=20 cargo test --test crash
 	GLEANER_TEST_WIDE=1 scripts/with-llama-server target/venv/bin/python -m pytest -q -rs -p no:cacheprovider tests/gold
 	@scripts/setup-test harnesses
 	"$${CARGO_TARGET_DIR:-target}/debug/gleaner" harness check all
 	GLEANER_TEST_WIDE=1 cargo test --test batch -- --include-ignored --nocapture a_batch_of_real_harnesses
+	GLEANER_TEST_WIDE=1 cargo test --test outage -- --include-ignored --nocapture
 	GLEANER_TEST_WIDE=1 cargo test --test harness_wires -- --include-ignored --nocapture
 
 # Against a real vLLM on the CPU, which is installed into target/vllm first: 6 GB, half an hour.

@@ -229,7 +229,7 @@ async fn who_fills_the_disk_is_bounded_or_ended() {
     }
 }
 
-/// Trouble of the policy is retried within `retry_s`, unseen; past that it is nobody's failure in the rollout.
+/// Trouble of the policy is retried within `retry_s` and `policy_wait_s`, unseen; past both it is nobody's failure in the rollout.
 #[tokio::test]
 async fn a_policy_that_is_down_for_a_while_is_waited_for_and_for_longer_is_infrastructure() {
     let down = || {
@@ -237,11 +237,14 @@ async fn a_policy_that_is_down_for_a_while_is_waited_for_and_for_longer_is_infra
         Reply::default().with(fault)
     };
     let turn = || Reply::tools(&[("bash", &json!({"command": "touch made"}).to_string())]);
-    for (seed, outages, retry_s, outcome, calls) in [(306, 2, 20, "passed", 2), (307, 50, 1, "infra_error", 2)] {
+    for (seed, outages, retry_s, outcome, calls) in
+        [(306, 2, 20, "passed", 2), (311, 3, 1, "passed", 2), (307, 50, 1, "infra_error", 2)]
+    {
         let script = [turn()].into_iter().chain((0..outages).map(|_| down())).chain([Reply::text("Done.")]);
         let policy = ScriptedPolicy::start(seed, script).await;
         let bench = Bench::new(policy.url()).with_own_cache();
-        let config = format!("[policies.default]\nretry_s = {retry_s}\n[engine]\nkind = \"process\"\n");
+        let config =
+            format!("[policies.default]\nretry_s = {retry_s}\n[rollout]\npolicy_wait_s = 3\n[engine]\nkind = \"process\"\n");
         let config = bench.file("config.toml", &config);
         let folder = Path::new(TINY).parent().unwrap().display().to_string();
         let ended = bench.run(&["tiny-agent", "--harnesses", &folder, "p", "--attempts", "1", "--config", &config]).await;

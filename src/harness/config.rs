@@ -20,6 +20,9 @@ pub struct RolloutConfig {
     pub attempts: u32,
     /// Seconds that rollouts wait for an engine that does not answer any more before the batch is stopped.
     pub engine_wait_s: u64,
+    /// Seconds that a rollout waits for a policy that is down and has answered it before; for one that has not, the policy's own
+    /// `retry_s`.
+    pub policy_wait_s: u64,
     /// A server that starts goes on with the batches that one ran before.
     pub resume: bool,
     /// Of longer output the end is kept.
@@ -43,6 +46,7 @@ impl Default for RolloutConfig {
             concurrency: 2,
             attempts: 3,
             engine_wait_s: 300,
+            policy_wait_s: 600,
             resume: true,
             log_limit_bytes: 16 << 20,
             result_limit_bytes: 64 << 20,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::Serialize;
@@ -20,6 +21,8 @@ pub struct Terms {
     pub max_calls: Option<u64>,
     /// Tokens that it may sample: no call begins once so many were.
     pub max_tokens: Option<u64>,
+    /// How long a policy that is down is waited for, once it has answered a call of this rollout.
+    pub patience: Duration,
 }
 
 /// What a rollout's model calls came to.

@@ -220,6 +220,7 @@ fn terms(config: &RolloutConfig, order: &Order) -> Terms {
         signature: order.spec.signature.clone(),
         max_calls: order.max_calls.or(run.max_calls).or(Some(config.max_calls)),
         max_tokens: order.max_tokens.or(run.max_tokens).or(Some(config.max_tokens)),
+        patience: Duration::from_secs(config.policy_wait_s),
     }
 }
 

@@ -113,6 +113,11 @@ impl PolicyConfig {
         self.kind == PolicyKind::Scripted || self.url.starts_with(SCHEME)
     }
 
+    /// For how long trouble is retried by who has this patience.
+    pub(super) fn retry(&self, patience: Duration) -> Duration {
+        Duration::from_secs(self.retry_s).max(patience)
+    }
+
     pub(super) fn pause(&self) -> Duration {
         Duration::from_secs(self.pause_s)
     }

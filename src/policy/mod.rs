@@ -40,6 +40,7 @@ mod transcript;
 mod version;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -192,6 +193,8 @@ pub struct Prepared {
     pub call: Arc<Call>,
     /// The prompt, where the policy made it itself.
     pub prompt: Option<Arc<Prompted>>,
+    /// How long trouble before the reply's first byte is retried, if that is longer than the policy's own `retry_s`.
+    pub patience: Duration,
 }
 
 /// A prompt that a policy made itself (`tokens = "exact"`).

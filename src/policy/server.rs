@@ -106,8 +106,8 @@ impl Server {
     }
 
     /// The same, for as long as trouble is retried.
-    async fn found_in_time(&self) -> Result<Arc<Found>, Failure> {
-        let mut retries = Retries::new(Duration::from_secs(self.config.retry_s));
+    async fn found_in_time(&self, patience: Duration) -> Result<Arc<Found>, Failure> {
+        let mut retries = Retries::new(self.config.retry(patience));
         loop {
             match self.found().await {
                 Ok(found) => return Ok(found),
@@ -220,7 +220,7 @@ impl Policy for Server {
     }
 
     async fn count(&self, call: &Call) -> Result<u64, Failure> {
-        let found = self.found_in_time().await?;
+        let found = self.found_in_time(Duration::ZERO).await?;
         let names = Names::of(call);
         let counted = self.counted(call, &names, &found).await;
         // Four bytes a token is what English text and code come to.
@@ -233,7 +233,7 @@ impl Policy for Server {
 
     async fn prepare(&self, call: &Arc<Call>, pinned: &Sampling, _transcript: &Transcript) -> Result<Prepared, Failure> {
         images::check(call, self.config.image_urls, &self.name)?;
-        let found = self.found_in_time().await?;
+        let found = self.found_in_time(Duration::ZERO).await?;
         let names = Names::of(call);
         let sampling_used = call.sampling.with_others(&call.rest).pinned_by(&self.config.sampling).pinned_by(pinned);
         let mut notes = Vec::new();
@@ -250,11 +250,12 @@ impl Policy for Server {
         if call.stream && !stream {
             notes.push("asked unstreamed: in a stream this server keeps back tokens that it sampled".to_owned());
         }
-        Ok(Prepared { body, stream, sampling_used, max_tokens_used, notes, call: call.clone(), prompt: None })
+        let (call, patience) = (call.clone(), Duration::ZERO);
+        Ok(Prepared { body, stream, sampling_used, max_tokens_used, notes, call, prompt: None, patience })
     }
 
     async fn score(&self, ids: &[u32]) -> Result<Vec<Option<f64>>, Failure> {
-        let found = self.found_in_time().await?;
+        let found = self.found_in_time(Duration::ZERO).await?;
         let scores = score::score(&self.name, &self.http, &found, ids).await?;
         // Whoever compares scores must know whose they are.
         self.versions.current(&self.http).await;
@@ -264,7 +265,7 @@ impl Policy for Server {
     async fn send(&self, prepared: &Prepared) -> Result<Box<dyn Answer>, NoAnswer> {
         let nothing = |failure| NoAnswer { failure, response: Bytes::new() };
         let passed = self.gate.pass(&self.name, self.config.pause()).await.map_err(nothing)?;
-        let found = self.found_in_time().await.map_err(nothing)?;
+        let found = self.found_in_time(prepared.patience).await.map_err(nothing)?;
         let dialect = self.dialect(&found);
         let names = Names::of(&prepared.call);
         let mut sent = prepared.clone();
@@ -287,7 +288,7 @@ impl Policy for Server {
                 changed = true;
             }
         }
-        let mut retries = Retries::new(Duration::from_secs(self.config.retry_s));
+        let mut retries = Retries::new(self.config.retry(prepared.patience));
         let mut relimited = false;
         let begun = loop {
             let timeout = self.config.first_byte_timeout();

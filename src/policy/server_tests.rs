@@ -173,6 +173,16 @@ async fn patience_that_is_asked_for_beyond_the_time_is_passed_on() {
 }
 
 #[tokio::test]
+async fn who_has_patience_gets_over_more_than_the_policy_s_own_time() {
+    let stub = vllm(|_, before| if before < 2 { http("503 Busy", "text/plain", "x") } else { stream() }).await;
+    let policy = policy(&PolicyConfig { retry_s: 0, ..config(&stub) });
+    let call = Arc::new(call());
+    let prepared = policy.prepare(&call, &Sampling::default(), &Transcript::default()).await.unwrap();
+    let patient = Prepared { patience: Duration::from_mins(1), ..prepared };
+    assert!(policy.send(&patient).await.is_ok());
+}
+
+#[tokio::test]
 async fn a_limit_that_the_prompt_leaves_no_room_for_is_lowered_once() {
     let overflow =
         |message: &str| http("400 Bad Request", "application/json", &format!(r#"{{"error":{{"message":"{message}"}}}}"#));
@@ -300,6 +310,7 @@ fn sent() -> Prepared {
         notes: Vec::new(),
         call,
         prompt: None,
+        patience: Duration::ZERO,
     }
 }
 

@@ -46,6 +46,11 @@ impl Meter {
         &self.terms().signature
     }
 
+    /// How long its calls wait for a policy that is down, beyond what any call does. One that has had no reply has nothing to lose.
+    pub fn patience(&self) -> Duration {
+        if self.answered.load(Relaxed) > 0 { self.terms().patience } else { Duration::ZERO }
+    }
+
     /// Calls begun.
     pub fn begun(&self) -> u64 {
         self.begun.load(Relaxed)
@@ -173,6 +178,17 @@ mod tests {
         let meter = Meter::default();
         meter.sampled(u64::MAX);
         assert_eq!((meter.begin(u64::MAX), meter.barred()), (Ok(()), None));
+    }
+
+    #[test]
+    fn a_policy_is_waited_for_once_it_has_answered() {
+        let meter = Meter::default();
+        let patience = Duration::from_secs(600);
+        meter.agree(&Terms { patience, ..Terms::default() });
+        meter.ended(Some(&Failure::new(FailureKind::Unavailable, "down")));
+        assert_eq!(meter.patience(), Duration::ZERO);
+        meter.ended(None);
+        assert_eq!(meter.patience(), patience);
     }
 
     #[test]

@@ -61,6 +61,8 @@ pub(super) struct Request {
     pub text: bool,
     /// How many of the likeliest tokens are wanted with each.
     pub alternatives: u32,
+    /// As of what was prepared.
+    pub patience: Duration,
 }
 
 impl Request {
@@ -117,8 +119,8 @@ impl Contact {
     }
 
     /// The same, for as long as trouble is retried.
-    pub(super) async fn opened_in_time(&self) -> Result<Arc<Opened>, Failure> {
-        let mut retries = Retries::new(Duration::from_secs(self.config.retry_s));
+    pub(super) async fn opened_in_time(&self, patience: Duration) -> Result<Arc<Opened>, Failure> {
+        let mut retries = Retries::new(self.config.retry(patience));
         loop {
             match self.open().await {
                 Ok(opened) => return Ok(opened),
@@ -334,7 +336,7 @@ impl Contact {
         mut but: Vec<Arc<Replica>>,
         ready: Option<Bytes>,
     ) -> Result<Begin, NoAnswer> {
-        let mut retries = Retries::new(Duration::from_secs(self.config.retry_s));
+        let mut retries = Retries::new(self.config.retry(request.patience));
         let (mut last, mut after) = (None, None);
         loop {
             let Some(lease) = self.replicas.pick(&request.prompt.ids, &but) else {

@@ -24,6 +24,7 @@ mod tally;
 mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -84,6 +85,7 @@ impl Exact {
             max_tokens: prepared.max_tokens_used,
             text: opened.model.detokenizer().is_none(),
             alternatives: asked.unwrap_or(0).max(self.contact.config.top_logprobs),
+            patience: prepared.patience,
         })
     }
 }
@@ -148,7 +150,7 @@ impl Policy for Exact {
     }
 
     async fn count(&self, call: &Call) -> Result<u64, Failure> {
-        let opened = self.contact.opened_in_time().await?;
+        let opened = self.contact.opened_in_time(Duration::ZERO).await?;
         if prompt::image(call).is_some() {
             return self.by_server.count(call).await;
         }
@@ -160,7 +162,7 @@ impl Policy for Exact {
     async fn prepare(&self, call: &Arc<Call>, pinned: &Sampling, transcript: &Transcript) -> Result<Prepared, Failure> {
         let config = &self.contact.config;
         images::check(call, config.image_urls, &self.contact.name)?;
-        let opened = self.contact.opened_in_time().await?;
+        let opened = self.contact.opened_in_time(Duration::ZERO).await?;
         if prompt::image(call).is_some() {
             let mut prepared = self.by_server.prepare(call, pinned, transcript).await?;
             prepared.notes.push(BY_SERVER.to_owned());
@@ -178,6 +180,7 @@ impl Policy for Exact {
             notes,
             call: call.clone(),
             prompt: Some(Arc::new(made)),
+            patience: Duration::ZERO,
         };
         let request = self.request(&prepared, &opened)?;
         let written = request.written(served, &[]);
@@ -191,7 +194,7 @@ impl Policy for Exact {
     }
 
     async fn score(&self, ids: &[u32]) -> Result<Vec<Option<f64>>, Failure> {
-        let opened = self.contact.opened_in_time().await?;
+        let opened = self.contact.opened_in_time(Duration::ZERO).await?;
         let (lease, served) = self.contact.any_agreed(&opened, ids).await?;
         let scores = score::score(&self.contact.name, &lease.0.http, &served.found, ids).await?;
         // Whoever compares scores must know whose they are.
@@ -205,7 +208,7 @@ impl Policy for Exact {
         }
         let unsent = |failure| NoAnswer { failure, response: Bytes::new() };
         let passed = self.contact.pass().await.map_err(unsent)?;
-        let opened = self.contact.opened_in_time().await.map_err(unsent)?;
+        let opened = self.contact.opened_in_time(prepared.patience).await.map_err(unsent)?;
         let request = self.request(prepared, &opened).map_err(unsent)?;
         let begin = self.contact.begin(&opened, &request, &[], Vec::new(), Some(prepared.body.clone())).await?;
         let parser = opened.parsers.begin(&request.call, Names::of(&request.call), &request.prompt.ending);

@@ -9,6 +9,7 @@ mod tokens;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -235,6 +236,7 @@ impl Policy for Scripted {
             notes: Vec::new(),
             call: Arc::clone(call),
             prompt: None,
+            patience: Duration::ZERO,
         })
     }
 

@@ -4,6 +4,7 @@ mod kinds;
 mod resumed;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -129,6 +130,11 @@ async fn model() -> Model {
 
 /// Sends a call whose prompt is made.
 async fn begin(contact: &Arc<Contact>, call: Call) -> Result<Reading, NoAnswer> {
+    begin_within(Duration::ZERO, contact, call).await
+}
+
+/// The same with this patience.
+async fn begin_within(patience: Duration, contact: &Arc<Contact>, call: Call) -> Result<Reading, NoAnswer> {
     let served = contact.replicas.first().served().await.unwrap();
     let model = model().await;
     let parsers = Parsers::choose("p", &contact.config, "", "").unwrap();
@@ -144,6 +150,7 @@ async fn begin(contact: &Arc<Contact>, call: Call) -> Result<Reading, NoAnswer> 
         max_tokens: call.max_tokens,
         text: false,
         alternatives: 0,
+        patience,
     };
     let prepared = Prepared {
         body: request.written(&opened.served, &[]).body,
@@ -153,6 +160,7 @@ async fn begin(contact: &Arc<Contact>, call: Call) -> Result<Reading, NoAnswer> 
         notes: Vec::new(),
         call: call.clone(),
         prompt: Some(prompt),
+        patience,
     };
     let passed = contact.pass().await.unwrap();
     let begin = contact.begin(&opened, &request, &[], Vec::new(), Some(prepared.body.clone())).await?;

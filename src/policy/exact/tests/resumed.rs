@@ -1,8 +1,10 @@
 //! Replies that break off: taken up where they were, at another server or at the same.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
-use super::{GENERATE, PROMPT, Told, ask, begin, contact, plain, read, sent, tokenize, version, vllm, vocabulary};
+use super::{GENERATE, PROMPT, Told, ask, begin, begin_within, contact, plain, read, sent, tokenize, version, vllm, vocabulary};
 use crate::call::{Call, CaptureLevel, Event, FailureKind, FinishReason, LogprobKind, Raw, Run, Text, Usage, WeightVersion};
 use crate::policy::stub::{Stub, http};
 use crate::policy::{Answer, PauseMode, PolicyUpdate};
@@ -49,6 +51,15 @@ async fn a_server_that_comes_back_ends_what_it_began() {
     assert_eq!((capture.level, capture.completion_ids), (CaptureLevel::Full, vec![5, 6, 2]));
     let runs: Vec<Run> = vec![Run { start: 0, version: WeightVersion::default() }, Run { start: 1, version: version("a", 0) }];
     assert_eq!(capture.runs, runs);
+}
+
+#[tokio::test]
+async fn who_has_patience_waits_for_a_server_beyond_the_policy_s_own_time() {
+    let busy = || http("503 Service Unavailable", "text/plain", "x");
+    let stub = vllm(move |_, before| if before < 2 { busy() } else { Told::of(&[6, 2]).answer() }).await;
+    let contact = contact(&[&stub], |config| config.retry_s = 0);
+    let begun = begin_within(Duration::from_mins(1), &contact, plain()).await;
+    assert!(begun.is_ok(), "{:?}", begun.err());
 }
 
 #[tokio::test]
