@@ -21,6 +21,7 @@ test-all: test
 	"$${CARGO_TARGET_DIR:-target}/debug/gleaner" harness check all
 	GLEANER_TEST_WIDE=1 cargo test --test batch -- --include-ignored --nocapture a_batch_of_real_harnesses
 	GLEANER_TEST_WIDE=1 cargo test --test outage -- --include-ignored --nocapture
+	GLEANER_TEST_WIDE=1 cargo test --test hostile --test tasks -- --nocapture ten_gigabytes rewards_of_a_root
 	GLEANER_TEST_WIDE=1 cargo test --test harness_wires -- --include-ignored --nocapture
 
 # Against a real vLLM on the CPU, which is installed into target/vllm first: 6 GB, half an hour.

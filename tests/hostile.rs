@@ -2,15 +2,18 @@
 //! outcome names what happened. Needs Docker. What a sandbox reaches is `isolation.rs`'s; the init's own strength `engine_docker.rs`'s.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::format_push_string, clippy::format_collect, reason = "tests")]
+#![allow(clippy::print_stdout, reason = "what an attack used up is part of the answer")]
 
 mod support;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use support::client::post;
+use support::is_wide;
 use support::policy::{Fault, Reply, ScriptedPolicy};
-use support::run::{Bench, Ended, containers};
+use support::run::{Bench, Ended, Running, containers};
 
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/harnesses/tiny-agent");
 
@@ -22,7 +25,7 @@ struct Attack {
     policy: ScriptedPolicy,
     bench: Bench,
     /// The harness's program, if it is not to be the usual one.
-    agent: Option<&'static str>,
+    agent: Option<String>,
     verify: &'static str,
     config: String,
 }
@@ -52,14 +55,19 @@ impl Attack {
     }
 
     /// The harness itself is this program for the attacker, and what it is for the neighbour.
-    async fn by(seed: u64, agent: &'static str) -> Self {
-        Self { agent: Some(agent), ..Self::of(seed, &[]).await }
+    async fn by(seed: u64, agent: &str) -> Self {
+        Self { agent: Some(agent.to_owned()), ..Self::of(seed, &[]).await }
     }
 
     async fn run(self, words: &[&str]) -> Fallout {
+        let ended = self.start(words).await.ended().await;
+        self.fallout(&ended).await
+    }
+
+    async fn start(&self, words: &[&str]) -> Running {
         for file in ["harness.toml", "build.sh", "agent.py"] {
             let text = std::fs::read_to_string(Path::new(TINY).join(file)).unwrap();
-            let text = match (self.agent, file) {
+            let text = match (&self.agent, file) {
                 (Some(agent), "agent.py") => {
                     let indented: String = agent.lines().map(|line| format!("    {line}\n")).collect();
                     format!("import sys\nif \"attack-mark\" in sys.argv[1]:\n{indented}    sys.exit(0)\n{text}")
@@ -76,8 +84,7 @@ impl Attack {
         let config = self.bench.file("config.toml", &self.config);
         let own = self.bench.dir.path().join("own").display().to_string();
         let usual = ["tiny-agent", "--harnesses", &own, "--task", &tasks, "--concurrency", "2", "--config", &config];
-        let ended = self.bench.start(&[&usual, words].concat(), 2).await.ended().await;
-        self.fallout(&ended).await
+        self.bench.start(&[&usual, words].concat(), 2).await
     }
 
     async fn fallout(self, ended: &Ended) -> Fallout {
@@ -203,15 +210,82 @@ print(json.dumps(collections.Counter(ask("attack-mark") for _ in range(10_000)))
     assert!(fallout.evidence["calls"]["refused"].as_u64() >= Some(1), "{:#}", fallout.evidence);
 }
 
-/// More than any engine should keep, and then the result.
-#[tokio::test]
-async fn output_without_end_is_bounded_and_its_end_is_kept() {
-    let agent = "line = b\"x\" * 1023 + b\"\\n\"\nimport os\nfor _ in range(200 << 10): os.write(1, line)\n\
-                 os.write(1, b'{\"status\": \"done\"}\\n')";
-    let fallout = Attack::by(305, agent).await.run(&[]).await;
+/// More than any engine should keep, and then the result: what is kept is bounded, here and by the engine, and so is our memory.
+async fn output_without_end(seed: u64, megabytes: u64) {
+    let agent = format!(
+        "import os\nlines = (b\"x\" * 1023 + b\"\\n\") * 64\nfor _ in range({megabytes} * 16): os.write(1, lines)\n\
+         os.write(1, b'{{\"status\": \"done\"}}\\n')"
+    );
+    let attack = Attack::by(seed, &agent).await;
+    let running = attack.start(&[]).await;
+    let (pid, began) = (running.pid(), Instant::now());
+    let (ended, used) = tokio::join!(running.ended(), Used::until_it_ends(pid, &attack.bench));
+    let fallout = attack.fallout(&ended).await;
     fallout.ended("passed", Some(1.0));
     let kept = fallout.bench.artifact(&fallout.id, "stdout.log");
     assert!(kept.len() <= 17 << 20 && kept.ends_with("{\"status\": \"done\"}\n"), "{} bytes were kept", kept.len());
+    println!("{megabytes} MB in {:.1} s: {used:?}, {} bytes kept", began.elapsed().as_secs_f64(), kept.len());
+    assert!((1..=33 << 20).contains(&used.log_bytes), "the engine keeps two files of 16 MB: {used:?}");
+    assert!((1..=200 << 10).contains(&used.memory_kb), "{used:?}");
+}
+
+/// The most that was used at any moment.
+#[derive(Debug, Default)]
+struct Used {
+    /// Memory of our own process.
+    memory_kb: u64,
+    /// The engine's own log of the attacker's container, on its disk.
+    log_bytes: u64,
+}
+
+impl Used {
+    async fn until_it_ends(pid: u32, bench: &Bench) -> Self {
+        let (mut used, mut log) = (Self::default(), None);
+        while let Some(peak) = peak_memory_kb(pid) {
+            used.memory_kb = peak;
+            if log.is_none() {
+                log = log_of_attacker(bench).await;
+            }
+            used.log_bytes = used.log_bytes.max(log.as_deref().map_or(0, size));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        used
+    }
+}
+
+/// `None` once the process has ended.
+fn peak_memory_kb(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().trim_end_matches(" kB").parse().ok()
+}
+
+/// The folder in which the engine keeps the output of the attacker's container, once that is there.
+async fn log_of_attacker(bench: &Bench) -> Option<PathBuf> {
+    let rollouts = bench.list().await;
+    let id = rollouts.iter().find(|rollout| rollout["task_id"] == "attack")?["id"].as_str()?;
+    let words = ["inspect", "--format", "{{.LogPath}}", &format!("gleaner-{id}")];
+    let told = tokio::process::Command::new("docker").args(words).output().await.ok()?;
+    let path = String::from_utf8(told.stdout).ok()?;
+    Some(Path::new(path.trim()).parent().filter(|_| told.status.success())?.to_owned())
+}
+
+/// All that lies in a folder, whatever is removed meanwhile.
+fn size(folder: &Path) -> u64 {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    files.filter_map(|file| file.metadata().ok()).filter(std::fs::Metadata::is_file).map(|facts| facts.len()).sum()
+}
+
+#[tokio::test]
+async fn output_without_end_is_bounded_and_its_end_is_kept() {
+    output_without_end(305, 200).await;
+}
+
+#[tokio::test]
+async fn ten_gigabytes_of_output_are_bounded_and_their_end_is_kept() {
+    if is_wide("a harness that writes 10 GB") {
+        output_without_end(310, 10 << 10).await;
+    }
 }
 
 /// Where the engine's storage has quotas the system itself says no; elsewhere the harness is ended soon after, and verified as it is.

@@ -178,6 +178,8 @@ async fn rewards_are_read_safely() {
         ("named", "echo '{\"reward\": 1, \"a\": 0.5}' > reward", json!(1.0), ""),
         ("fails", "echo 1 > reward; exit 3", json!(1.0), ""),
         ("link", "echo 1 > real; ln -s real reward", json!(0.0), "is not a regular file"),
+        ("shadow", "ln -s /etc/shadow reward", json!(0.0), "is not a regular file"),
+        ("device", "ln -s /dev/zero reward", json!(0.0), "is not a regular file"),
         ("folder", "mkdir reward", json!(0.0), "is not a regular file"),
         ("fifo", "mkfifo reward", json!(0.0), "is not a regular file"),
         (
@@ -218,6 +220,37 @@ async fn rewards_are_read_safely() {
         error.as_str().unwrap().starts_with("the verifier wrote no reward to /work/reward; it ended with exit code 7"),
         "{error}"
     );
+}
+
+/// Nor is anything else read for a verifier that is root in a sandbox of its own, where it may make devices.
+#[tokio::test]
+async fn rewards_of_a_root_are_read_safely() {
+    let (_policy, bench) = bench(313, &[]).await;
+    let mut cases = vec![
+        ("number", "echo 0.25 > reward", 0.25, ""),
+        ("shadow", "ln -s /etc/shadow reward", 0.0, "is not a regular file"),
+        ("endless", "mknod reward c 1 5", 0.0, "is not a regular file"),
+        ("disk", "mknod reward b 7 0", 0.0, "could not be read"),
+    ];
+    if support::is_wide("a reward of 2 GB of text") {
+        cases.push(("text", "yes 1 | head -c 2G > reward; echo $(stat -c %s reward) bytes", 0.0, "it has more than"));
+    }
+    let line = |(name, command, ..): &(&str, &str, f64, &str)| {
+        let verify = json!({"command": format!("{command} || exit 9"), "rewards": "reward", "user": "root", "fresh": true});
+        json!({"id": name, "prompt": "p", "verify": verify}).to_string()
+    };
+    let tasks = bench.file("tasks.jsonl", &cases.iter().map(line).collect::<Vec<_>>().join("\n"));
+    let ended = bench.start(&["nop", "--task", &tasks, "--concurrency", "2"], 4).await.ended().await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    for (name, _, reward, why) in &cases {
+        let rollout = ended.rollouts().into_iter().find(|rollout| rollout["task_id"] == *name).unwrap();
+        let id = rollout["id"].as_str().unwrap();
+        let verified = evidence(&bench, id)["verify"].clone();
+        assert_eq!((&rollout["reward"], &verified["exit_code"]), (&json!(reward), &json!(0)), "{name}: {verified:#}");
+        let said = verified["error"].as_str().unwrap_or_default();
+        assert!(said.contains(why) && said.is_empty() == why.is_empty(), "{name}: {verified:#}");
+        assert!(*name != "text" || bench.artifact(id, "verify.log").contains("2147483648 bytes"), "{verified:#}");
+    }
 }
 
 /// Files that a task and a harness name are kept, and nothing that a name or a link leads to.
