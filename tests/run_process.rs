@@ -6,12 +6,14 @@
 mod support;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use support::gleaner::{Start, assert_sampled};
 use support::policy::{Gate, Reply, ScriptedPolicy};
 use support::run::{Bench, Ended};
-use support::until;
+use support::{until, within};
+use tokio::net::TcpListener;
 
 const HARNESSES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/harnesses");
 
@@ -82,6 +84,19 @@ async fn a_run_is_recorded_and_verified() {
     assert_eq!(bench.artifact(&id, "verify.log"), "looks good\n");
     assert!(ended.stderr.contains("WITHOUT ISOLATION"), "it is said on every run: {}", ended.stderr);
     assert_eq!(folders(&bench), [] as [PathBuf; 0]);
+}
+
+/// No link of a verifier's leads to files of the host.
+#[tokio::test]
+async fn a_reward_that_is_a_link_is_not_read() {
+    let (_policy, bench) = bench(186, [Reply::text("Done.")]).await;
+    let target = bench.file("secret", "1\n");
+    let verify = json!({"command": format!("ln -s {target} reward"), "rewards": "reward"});
+    let task = bench.file("task.jsonl", &json!({"id": "t", "prompt": "p", "verify": verify}).to_string());
+    let ended = bench.run(&words(&["--task", &task])).await;
+    assert_eq!(ends(&ended), (Some(0), json!("failed"), json!(0.0)), "{ended:?}");
+    let evidence: Value = serde_json::from_str(&bench.artifact(&ended.rollout().0, "evidence.json")).unwrap();
+    assert!(evidence["verify"]["error"].as_str().unwrap().contains("is not a regular file"), "{evidence:#}");
 }
 
 #[tokio::test]
@@ -166,4 +181,50 @@ async fn an_open_api_and_harnesses_without_isolation_exclude_each_other() {
     let env = vec![("GLEANER_ADMIN_KEY".to_owned(), "secret".to_owned())];
     let mut server = Start { env, ..Start::new(policy.url()).config("[engine]\nkind = \"process\"\n") }.run().await;
     server.kill().await;
+}
+
+/// `gleaner run --server` waits for its server, whatever ended that; it goes on where it stood, and leaves no process.
+#[tokio::test]
+async fn a_server_of_processes_that_starts_again_is_waited_for() {
+    let gate = Gate::closed();
+    let behind = || Reply::text("Done.").behind(&gate);
+    let (policy, bench) = bench(190, [bash("echo 42 > made"), behind(), bash("echo 42 > made"), behind()]).await;
+    policy.otherwise(Reply::text("Nothing is made."));
+    let temp = bench.dir.path().join("tmp").display().to_string();
+    let env =
+        [("GLEANER_ADMIN_KEY", "secret"), ("GLEANER_HARNESSES", HARNESSES), ("TMPDIR", &temp), ("DOCKER_HOST", "unix:///none")];
+    let env: Vec<(String, String)> = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let config = "[engine]\nkind = \"process\"\n[rollout]\nconcurrency = 1\n";
+    let database = Some(bench.database());
+    let start = || Start { env: env.clone(), database: database.clone(), ..Start::new(policy.url()).config(config) };
+    let mut server = start().run().await;
+    let (addr, dir) = (server.addr, Arc::clone(&server.dir));
+    let again = || Start { listen: addr.to_string(), dir: Some(Arc::clone(&dir)), ..start() };
+
+    let bench = bench.with_env("GLEANER_ADMIN_KEY", "secret");
+    let task = verified(&bench, "true");
+    let url = format!("http://{addr}");
+    let running = bench.start(&["tiny-agent", "--task", &task, "--server", &url, "--samples", "2"], 1).await;
+    policy.asked(2).await;
+    server.kill().await;
+    // It looks while there is no server.
+    let listener = TcpListener::bind(addr).await.unwrap();
+    drop(within("a look at the server", listener.accept()).await.unwrap());
+    drop(listener);
+    let mut server = again().run().await;
+    // The next try is on its way, and the server ends in good order.
+    policy.asked(4).await;
+    server.terminate().await;
+    assert_eq!(server.ended().await.code(), Some(0), "{}", server.log());
+    let _server = again().run().await;
+    gate.open();
+    let ended = running.ended().await;
+    let outcomes: Vec<Value> = ended.rollouts().iter().map(|rollout| rollout["outcome"].clone()).collect();
+    assert_eq!((ended.code, outcomes), (Some(0), vec![json!("passed"); 2]), "{ended:?}");
+    assert!(ended.stderr.contains("waiting for the server"), "{}", ended.stderr);
+    let all = bench.list().await;
+    let mut outcomes: Vec<&str> = all.iter().map(|one| one["outcome"].as_str().unwrap()).collect();
+    outcomes.sort_unstable();
+    assert_eq!(outcomes, ["cancelled", "infra_error", "passed", "passed"]);
+    assert_eq!(folders(&bench), [] as [PathBuf; 0]);
 }
