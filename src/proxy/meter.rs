@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn a_policy_is_waited_for_once_it_has_answered() {
         let meter = Meter::default();
-        let patience = Duration::from_secs(600);
+        let patience = Duration::from_mins(10);
         meter.agree(&Terms { patience, ..Terms::default() });
         meter.ended(Some(&Failure::new(FailureKind::Unavailable, "down")));
         assert_eq!(meter.patience(), Duration::ZERO);
