@@ -74,7 +74,7 @@ enum Command {
         #[command(flatten)]
         args: batch::Args,
     },
-    /// List rollouts.
+    /// List rollouts, or batches.
     List {
         #[command(flatten)]
         store: StoreArgs,
@@ -173,7 +173,10 @@ async fn run_command(command: Command) -> Result<ExitCode, Stop> {
             let config = store.config()?;
             store::run(args, store.open().await?.as_ref(), &|policy| config.trained(policy)).await
         }
-        Command::List { store, args } => Ok(list::run(args, store.open().await?).await?),
+        Command::List { store, args } => {
+            args.check().map_err(Stop::Usage)?;
+            Ok(list::run(args, store.open().await?).await?)
+        }
         Command::Show { store, args } => {
             let config = store.config()?;
             let store = store.open().await?;
