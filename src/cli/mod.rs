@@ -12,6 +12,7 @@ mod filter;
 mod harness;
 mod list;
 mod progress;
+mod readiness;
 mod remote;
 mod run;
 mod runner;
