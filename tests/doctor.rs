@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::io::{Read as _, Write as _};
+
 use serde_json::{Value, json};
 use support::policy::ScriptedPolicy;
 use support::run::{Bench, Ended};
@@ -46,6 +48,35 @@ async fn without_an_engine_it_says_what_to_do() {
     let text = bench.ask(&["doctor"]).await.stdout;
     assert!(text.contains("\nFAULT    engine") && text.contains("-> start Docker"), "{text}");
     assert!(text.contains("warning  policy") && text.lines().last().unwrap().starts_with("1 fault, "), "{text}");
+}
+
+/// Podman speaks Docker's API and does not keep to it: it is named, and nothing is begun on it.
+#[tokio::test]
+async fn podman_is_told_from_docker() {
+    let bench = Bench::new("http://127.0.0.1:9").with_own_cache();
+    let socket = bench.dir.path().join("podman.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    std::thread::spawn(move || {
+        let answer = include_str!("fixtures/engine/podman_version.json");
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut request = [0; 4096];
+            let read = stream.read(&mut request).unwrap();
+            assert!(String::from_utf8_lossy(&request[..read]).contains("/version"), "it asks for no more");
+            let head = format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+                answer.len()
+            );
+            stream.write_all((head + answer).as_bytes()).unwrap();
+        }
+    });
+    let bench = bench.with_env("DOCKER_HOST", &format!("unix://{}", socket.display()));
+    let ended = bench.ask(&["doctor", "--json"]).await;
+    let (_, check) = checks(&ended);
+    let seen = check("engine")["seen"].as_str().unwrap().to_owned();
+    assert!(seen.contains("is Podman 4.3.1") && seen.contains("use Docker"), "{seen}");
+    let ended = bench.run(&["codex", "p"]).await;
+    assert!(ended.code == Some(1) && ended.stderr.contains("is Podman 4.3.1"), "{ended:?}");
 }
 
 #[tokio::test]

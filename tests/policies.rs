@@ -6,7 +6,7 @@ mod support;
 
 use serde_json::{Value, json};
 use support::chat::request;
-use support::client::send;
+use support::client::{get, send};
 use support::gleaner::{Gleaner, Start};
 use support::policy::{Reply, ScriptedPolicy};
 use support::until;
@@ -89,4 +89,21 @@ async fn what_can_not_be_is_refused_and_changes_nothing() {
     assert!(status == 400 && detail.contains("tokens = \"exact\""), "{detail}");
     let state = until("the policies", async || Some(gleaner.api("/policies").await["policies"][0].clone())).await;
     assert_eq!((&state["paused"], &state["url"], &state["ready"]), (&json!(false), &json!(policy.url()), &json!(true)));
+}
+
+#[tokio::test]
+async fn what_is_measured_can_be_read() {
+    let policy = ScriptedPolicy::start(4, [Reply::text("one"), Reply::text("two")]).await;
+    let gleaner = Start::new(policy.url()).run().await;
+    let made = gleaner.plain_rollout().await;
+    let mut sampled = 0;
+    for _ in 0..2 {
+        let answer: Value = gleaner.call(PATH, &made.key, &request("go", false)).await.json().await;
+        sampled += answer["usage"]["completion_tokens"].as_u64().unwrap();
+    }
+    let metrics = String::from_utf8(get(gleaner.addr, "/metrics", &[]).await.bytes().await.unwrap()).unwrap();
+    for line in ["gleaner_calls_total{wire=\"chat\",status=\"done\"} 2", &format!("gleaner_sampled_tokens_total {sampled}")] {
+        assert!(metrics.lines().any(|other| other == line), "{line} is not in {metrics}");
+    }
+    assert!(sampled > 0 && metrics.contains("gleaner_recorder_commit_seconds"), "{metrics}");
 }

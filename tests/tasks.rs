@@ -267,6 +267,23 @@ async fn a_verifier_s_sandbox_is_gone_when_it_is_broken_off() {
     containers_are(&format!("gleaner-{id}"), &[]).await;
 }
 
+/// No second try would find a repository where the first found none.
+#[tokio::test]
+async fn a_task_that_does_not_fit_its_image_is_tried_once() {
+    let (_policy, bench) = bench(313, &[]).await;
+    let task = bench.file("task.jsonl", r#"{"id": "t", "prompt": "p", "patch": true}"#);
+    let ended = bench.start(&["nop", "--task", &task, "--samples", "3", "--concurrency", "1"], 3).await.ended().await;
+    assert_eq!((ended.code, ended.rollouts().len()), (Some(1), 3), "{ended:?}");
+    for rollout in ended.rollouts() {
+        let id = rollout["id"].as_str().unwrap();
+        let shown = bench.show(id).await;
+        let error = shown["rollout"]["evidence"]["error"].as_str().unwrap_or_else(|| panic!("{shown:#}")).to_owned();
+        assert!(error.contains("looking for the repository whose patch is to be kept"), "{error}");
+        assert_eq!(rollout["outcome"], "infra_error", "{ended:?}");
+    }
+    assert!(!ended.stderr.contains("is replaced"), "{ended:?}");
+}
+
 #[tokio::test]
 async fn what_can_t_be_run_is_said_before_anything_starts() {
     let (_policy, bench) = bench(312, &[]).await;
@@ -279,6 +296,6 @@ async fn what_can_t_be_run_is_said_before_anything_starts() {
     );
     let task = bench.file("task.jsonl", r#"{"id": "t", "prompt": "p"}"#);
     let ended = run(&bench, "oracle", &task).await;
-    assert!(ended.stderr.contains("task t has no solution"), "{ended:?}");
+    assert!(ended.code == Some(2) && ended.stderr.contains("task t has none"), "{ended:?}");
     assert!(Path::new(TASKS).is_dir());
 }

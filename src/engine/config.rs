@@ -8,7 +8,7 @@ use super::Limits;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineKind {
-    /// Docker, or Podman by its socket: containers without network.
+    /// Docker: containers without network.
     #[default]
     Docker,
     /// Plain processes of this user, without isolation.
@@ -20,7 +20,7 @@ pub enum EngineKind {
 #[serde(deny_unknown_fields, default)]
 pub struct EngineConfig {
     pub kind: EngineKind,
-    /// Where Docker (or Podman) listens, `unix:///...`; without it `DOCKER_HOST`, else Docker's usual socket.
+    /// Where Docker listens, `unix:///...`; without it `DOCKER_HOST`, else Docker's usual socket.
     pub docker_host: Option<String>,
     /// Processors of each sandbox, fractions allowed.
     pub cpus: f64,

@@ -1,4 +1,4 @@
-//! Docker, or what speaks its API (Podman).
+//! Docker. Podman, which speaks the same API, is told apart and refused: it was seen not to do what sandboxes are built on.
 
 mod build;
 mod disk;
@@ -49,13 +49,17 @@ impl Docker {
     /// `is_alive` denies are what [`Engine::sweep`] removes.
     ///
     /// # Errors
-    /// [`EngineError::Unreachable`] if no engine answers.
+    /// [`EngineError::Unreachable`] if no engine answers; [`EngineError::Podman`] if Podman does.
     pub async fn connect(config: &EngineConfig, process_id: &str, is_alive: IsAlive) -> Result<Self, EngineError> {
         let given = config.docker_host.clone().or_else(|| std::env::var("DOCKER_HOST").ok().filter(|host| !host.is_empty()));
         let at = given.unwrap_or_else(|| "unix:///var/run/docker.sock".to_owned());
         let unreachable = |error: Error| EngineError::Unreachable { at: at.clone(), why: error.to_string() };
         let api = bollard::Docker::connect_with_host(&at).map_err(unreachable)?;
         let api = api.negotiate_version().await.map_err(unreachable)?;
+        let version = api.version().await.map_err(unreachable)?;
+        if let Some(podman) = version.components.iter().flatten().find(|part| part.name.starts_with("Podman")) {
+            return Err(EngineError::Podman { at, version: podman.version.clone() });
+        }
         Ok(Self {
             api,
             at,

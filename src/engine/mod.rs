@@ -1,4 +1,4 @@
-//! Where rollouts run: Docker (or Podman), or plain processes without isolation.
+//! Where rollouts run: Docker, or plain processes without isolation.
 
 pub mod base_image;
 mod config;
@@ -260,6 +260,13 @@ pub struct SandboxEnd {
 pub enum EngineError {
     #[error("no container engine answers at {at} ({why}); start Docker, or install it: apt-get install docker.io")]
     Unreachable { at: String, why: String },
+    /// Seen with Podman 4.3.1, of our tests of an engine 11 of 19: memory file systems can't be a user's; states and answers are told in
+    /// other words; what a command is given on its standard input breaks it; a copy of a sandbox keeps the harness's key.
+    #[error(
+        "what answers at {at} is Podman {version}, on which sandboxes don't hold: a copy of one would keep the harness's key, and its memory \
+         file systems can't be a user's; use Docker (apt-get install docker.io), or --engine process"
+    )]
+    Podman { at: String, version: String },
     #[error(
         "the engine has no image {0}; get it by `docker pull {0}`, or import a root file system: `docker import ROOT.tar {0}`"
     )]

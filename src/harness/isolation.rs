@@ -8,6 +8,7 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -110,6 +111,7 @@ async fn test(stage: &Stage<'_>, helper: &Path, image: &str, facts: ImageFacts) 
         timeout: TIME,
         limits: stage.limits,
         terms: Terms::default(),
+        unfit: OnceLock::new(),
     };
     let slot = Slot { index: 0, run: RunOf { batch: BatchId::generate(), attempt: 1 } };
     let printed = Driver::new(stage, &prepared, slot).await?.probe().await?;

@@ -34,7 +34,7 @@ mod testlog;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -210,7 +210,7 @@ async fn prepare<'a>(stage: &Stage<'_>, order: &'a Order, group: &str, helper: P
     let by_task = order.task.needs.timeout_s.or(order.spec.run.timeout_s).map(Duration::from_secs);
     let timeout = order.timeout.or(by_task).unwrap_or(Duration::from_secs(stage.config.timeout_s));
     let (limits, terms) = (limits(stage.limits, &order.task.needs), terms(&stage.config, order));
-    Ok(Prepared { order, image, facts, payload, helper, group: group.to_owned(), timeout, limits, terms })
+    Ok(Prepared { order, image, facts, payload, helper, group: group.to_owned(), timeout, limits, terms, unfit: OnceLock::new() })
 }
 
 /// On which terms an order's model calls are served: as its user says, else its harness, else the config.

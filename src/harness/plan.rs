@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::spec::nearest;
-use super::{Catalog, Choice, Order, Task};
+use super::{Baseline, Catalog, Choice, Order, Task};
 use crate::store::Purpose;
 
 /// A batch as it was ordered.
@@ -105,6 +105,8 @@ pub enum PlanError {
     Zero(&'static str),
     #[error("there is no task {name}{near}")]
     NoTask { name: String, near: String },
+    #[error("oracle runs a task's own solution, and task {0} has none; leave it out: --only (`only`) names the tasks to be run")]
+    NoSolution(String),
 }
 
 fn one() -> u32 {
@@ -162,6 +164,9 @@ impl Plan {
 
     fn order(&self, catalog: &Catalog, choice: &HarnessChoice, task: Task) -> anyhow::Result<Order> {
         let harness = catalog.get(choice.name())?;
+        if harness.baseline == Some(Baseline::Oracle) && task.solution.is_none() {
+            return Err(PlanError::NoSolution(task.id).into());
+        }
         let set: Vec<(String, String)> = choice.set.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         let chosen = Choice { variant: choice.variant(), wire: choice.wire.as_deref(), set: &set };
         Ok(Order {
@@ -224,6 +229,7 @@ mod tests {
             let zero = format!(r#""harnesses": [{{"harness": "codex"}}], "{field}": 0"#);
             assert_eq!(fault(&zero), format!("{field} must be at least 1"));
         }
+        assert!(fault(r#""harnesses": [{"harness": "oracle"}]"#).contains("task a has none"));
         assert!(fault(r#""harnesses": [], "smaples": 2"#).contains("unknown field `smaples`"));
     }
 }

@@ -10,6 +10,11 @@ use crate::store::Rollout;
 /// Of a reward file no more is read; nobody's rewards are longer.
 pub(super) const LIMIT: usize = 1 << 20;
 
+/// No verifier has more to say; each is kept with its rollout, and comes with every list of rollouts.
+const NAMES: usize = 100;
+/// The longest name of one, in bytes.
+const NAME: usize = 200;
+
 /// The rewards that a file holds: a number, as text or JSON, or a JSON object of numbers by name. Of an object the reward that counts
 /// is the one named `reward`; without it the only one, else the mean of all.
 ///
@@ -27,7 +32,11 @@ pub(super) fn parse(content: &[u8]) -> Result<Rewards, String> {
         return finite(number).map(Rewards::of);
     }
     match serde_json::from_str(text).map_err(|error| format!("it is neither a number nor JSON: {error}"))? {
+        Value::Object(fields) if fields.len() > NAMES => Err(format!("it names {} rewards, more than {NAMES}", fields.len())),
         Value::Object(fields) => {
+            if let Some(name) = fields.keys().find(|name| name.len() > NAME) {
+                return Err(format!("it names a reward in {} bytes, more than {NAME}", name.len()));
+            }
             let named =
                 fields.iter().map(|(name, value)| Ok((name.clone(), number(value).map_err(|why| format!("{name}: {why}"))?)));
             of_named(named.collect::<Result<_, String>>()?)
@@ -98,6 +107,10 @@ mod tests {
         assert_eq!(wrong(b"[1]"), "it is no number");
         assert!(wrong(b"well done").starts_with("it is neither a number nor JSON"));
         assert!(wrong("[".repeat(100_000).as_bytes()).contains("recursion limit"));
+        let many: Vec<String> = (0..=NAMES).map(|name| format!("\"{name}\": 1")).collect();
+        assert_eq!(wrong(format!("{{{}}}", many.join(",")).as_bytes()), "it names 101 rewards, more than 100");
+        let long = format!("{{\"{}\": 1}}", "x".repeat(NAME + 1));
+        assert_eq!(wrong(long.as_bytes()), "it names a reward in 201 bytes, more than 200");
         assert_eq!(wrong(&vec![b'1'; LIMIT + 1]), "it has more than 1048576 bytes");
     }
 }

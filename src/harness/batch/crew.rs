@@ -117,13 +117,15 @@ impl<'a> Crew<'a> {
         })
     }
 
+    /// What an order's rollouts need, or why there can be none.
     async fn prepared(&self, order: usize) -> Result<&Prepared<'a>, &str> {
         let Prepare { group, ready } = &self.orders[order];
         let prepare = || async {
             let prepared = prepare(self.stage, &self.batch.orders[order], group, self.helper.clone()).await;
             prepared.map_err(|error| format!("{error:#}"))
         };
-        ready.get_or_init(prepare).await.as_ref().map_err(String::as_str)
+        let prepared = ready.get_or_init(prepare).await.as_ref().map_err(String::as_str)?;
+        prepared.unfit.get().map_or(Ok(prepared), |why| Err(why))
     }
 
     /// Fills a place, trying again what fails for no fault of harness or model. Gives the last try's outcome; `None` if there was

@@ -12,6 +12,7 @@ mod verify;
 mod wait;
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -57,6 +58,8 @@ pub(super) struct Prepared<'a> {
     pub limits: Limits,
     /// On which its model calls are served.
     pub terms: Terms,
+    /// Why its task can't be run in its image, once a rollout has found out: no other one is tried.
+    pub unfit: OnceLock<String>,
 }
 
 /// Which of its order's rollouts one is.
