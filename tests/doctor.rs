@@ -70,7 +70,7 @@ async fn podman_is_told_from_docker() {
             stream.write_all((head + answer).as_bytes()).unwrap();
         }
     });
-    let bench = bench.with_env("DOCKER_HOST", &format!("unix://{}", socket.display()));
+    let bench = bench.with_env("DOCKER_HOST", format!("unix://{}", socket.display()));
     let ended = bench.ask(&["doctor", "--json"]).await;
     let (_, check) = checks(&ended);
     let seen = check("engine")["seen"].as_str().unwrap().to_owned();

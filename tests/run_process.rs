@@ -152,6 +152,59 @@ async fn a_kill_leaves_no_process_and_the_next_run_no_folder() {
     assert_eq!(folders(&bench), [] as [PathBuf; 0]);
 }
 
+/// What tries a task itself asks no model, so none need be named. And a batch is found by the beginning of its id.
+#[tokio::test]
+async fn baselines_need_no_policy() {
+    let bench = processes(Bench::new("unused"));
+    let task = json!({"id": "t", "prompt": "p", "verify": "test -e made", "solution": "touch made"});
+    let task = bench.file("task.jsonl", &task.to_string());
+    for (harness, outcome, reward) in [("oracle", "passed", 1.0), ("nop", "failed", 0.0)] {
+        let ended = bench.other(&["run", harness, "--task", &task, "--json"]).await;
+        assert_eq!(ends(&ended), (Some(0), json!(outcome), json!(reward)), "{ended:?}");
+    }
+    let ended = bench.other(&["batch", &task, "--harness", "oracle,nop", "--json"]).await;
+    let said: Value = serde_json::from_str(ended.stdout.lines().last().unwrap_or_default()).unwrap_or_default();
+    assert_eq!((ended.code, &said["rollouts"][1]["reward"]), (Some(0), &json!(0.0)), "{ended:?}");
+    let batch = said["batch"].as_str().unwrap();
+    let beginning = &batch[..32];
+    let ended = bench.other(&["batch", "--resume", beginning, "--json"]).await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let words = ["batch", &task, "--harness", "oracle,tiny-agent", "--harnesses", HARNESSES];
+    let ended = bench.other(&words).await;
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.stderr.contains("no policy is named"), "{}", ended.stderr);
+
+    let listed: Value = serde_json::from_str(&bench.look(&["list", "batches", "--json"]).await).unwrap();
+    let last = listed["batches"].as_array().and_then(|batches| batches.last()).unwrap();
+    let expected = json!({"id": batch, "status": "done", "created_at": last["created_at"], "ended": 2, "rollouts": 2,
+        "harnesses": ["oracle", "nop"]});
+    assert_eq!((listed["batches"].as_array().unwrap().len(), last), (3, &expected));
+    let table = bench.look(&["list", "batches", "--limit", "1"]).await;
+    let row: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!((table.lines().count(), row[1], row[4], &row[5..]), (2, "done", "2/2", &["oracle,", "nop"][..]), "{table}");
+    let of_batch: Value = serde_json::from_str(&bench.look(&["list", "--batch", beginning, "--json"]).await).unwrap();
+    assert_eq!(of_batch["rollouts"].as_array().unwrap().len(), 2);
+    let shown = bench.look(&["show", of_batch["rollouts"][0]["id"].as_str().unwrap()]).await;
+    assert!(shown.contains(&format!("  batch     {batch}\n")), "{shown}");
+    let ended = bench.ask(&["list", "batches", "--batch", beginning]).await;
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+}
+
+/// Whoever waits for a server that is not there is told so before the harness has used up its patience.
+#[tokio::test]
+async fn a_policy_that_is_down_is_named_at_once() {
+    let bench = processes(Bench::new("http://127.0.0.1:9"));
+    let config = bench.file("config.toml", "[policies.default]\nretry_s = 1\n");
+    let ended = bench.run(&words(&["p", "--config", &config])).await;
+    let complaint = "policy default can't be reached: http://127.0.0.1:9/";
+    let said = ended.stderr.lines().find(|line| line.contains(complaint)).unwrap_or_else(|| panic!("{ended:?}"));
+    assert!(said.contains("refused") && said.contains("Each call is retried for 1 s"), "{said}");
+    // Of a server that does answer nothing is said.
+    let (_policy, bench) = self::bench(190, [Reply::text("Done.")]).await;
+    let ended = bench.run(&words(&["p"])).await;
+    assert!(!ended.stderr.contains("can't be reached"), "{ended:?}");
+}
+
 /// What only a container can have is refused before anything begins.
 #[tokio::test]
 async fn what_needs_a_container_is_refused() {

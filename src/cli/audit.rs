@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::Stop;
 use super::assemble::{PolicyArgs, StoreArgs, connect};
 use super::filter::FilterArgs;
-use super::terminal::{Paint, harmless, print, table};
+use super::terminal::{Paint, counted, harmless, print, table};
 use crate::export::{Audit, Group, Report};
 use crate::policy::Policy;
 
@@ -74,7 +74,7 @@ pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, args: Args) -> R
     };
     let bar = ProgressBar::new_spinner().with_style(ProgressStyle::with_template("{spinner} {msg} ({elapsed})")?);
     let progress = |report: &Report| {
-        bar.set_message(format!("{} samples", report.samples));
+        bar.set_message(counted(report.samples, "sample"));
         bar.tick();
     };
     let done = audit.run(&progress).await;
@@ -99,7 +99,7 @@ impl Verdict {
     fn faults(&self, report: &Report) -> Vec<String> {
         let mut faults = Vec::new();
         if report.different > 0 {
-            faults.push(format!("{} differences from the raw bytes", report.different));
+            faults.push(format!("{} from the raw bytes", counted(report.different, "difference")));
         }
         if report.samples == 0 {
             faults.push("no sample was looked at; `gleaner list` shows which rollouts there are".to_owned());
@@ -130,8 +130,10 @@ fn told(report: &Report, faults: &[String]) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "{} samples, {} calls read anew from their raw bytes, {} differences",
-        report.samples, report.calls, report.different
+        "{}, {} read anew from their raw bytes, {}",
+        counted(report.samples, "sample"),
+        counted(report.calls, "call"),
+        counted(report.different, "difference")
     );
     for difference in &report.differences {
         let rollout = difference.rollout_id.map(|id| format!("rollout {id}: ")).unwrap_or_default();
@@ -164,10 +166,10 @@ fn told(report: &Report, faults: &[String]) -> String {
         }
     }
     for (reason, tokens) in &report.excluded {
-        let _ = writeln!(text, "not compared: {tokens} tokens ({reason})");
+        let _ = writeln!(text, "not compared: {} ({reason})", counted(*tokens, "token"));
     }
     for (reason, samples) in &report.skipped {
-        let _ = writeln!(text, "not scored: {samples} samples ({})", harmless(reason));
+        let _ = writeln!(text, "not scored: {} ({})", counted(*samples, "sample"), harmless(reason));
     }
     for fault in faults {
         let _ = writeln!(text, "FAILED: {fault}");

@@ -9,6 +9,7 @@ use clap::builder::PossibleValuesParser;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::filter::FilterArgs;
+use super::terminal::counted;
 use crate::export::{self, Summary};
 use crate::store::Store;
 use crate::trajectory::Drift;
@@ -58,7 +59,7 @@ pub(super) async fn run(
     let filter = args.filter.filter(drift);
     let bar = ProgressBar::new_spinner().with_style(ProgressStyle::with_template("{spinner} {msg} ({elapsed})")?);
     let progress = |summary: &Summary| {
-        bar.set_message(format!("{} rollouts, {} samples", summary.rollouts, summary.samples));
+        bar.set_message(format!("{}, {}", counted(summary.rollouts, "rollout"), counted(summary.samples, "sample")));
         bar.tick();
     };
     let done = export::export(format, store, &filter, trained, &args.out, args.check, &progress).await;
@@ -76,10 +77,7 @@ pub(super) async fn run(
 fn report(summary: &Summary) -> String {
     use std::fmt::Write as _;
     let mut text = String::new();
-    let rollouts = match summary.rollouts {
-        1 => "1 rollout".to_owned(),
-        count => format!("{count} rollouts"),
-    };
+    let rollouts = counted(summary.rollouts, "rollout");
     // Writing to a string can't fail.
     let _ = match (summary.samples, summary.rollouts) {
         (0, 0) if summary.still_open > 0 => writeln!(
@@ -93,12 +91,12 @@ fn report(summary: &Summary) -> String {
         (0, _) => writeln!(text, "nothing was written: {rollouts} matched, and none of their calls gives a sample"),
         (count, _) => {
             let checked = if summary.checked { ", every invariant holds" } else { "" };
-            let rows = if summary.format == "samples" { "samples" } else { "rows" };
-            writeln!(text, "{count} {rows} of {rollouts} written to {}{checked}", summary.out.display())
+            let rows = counted(count, if summary.format == "samples" { "sample" } else { "row" });
+            writeln!(text, "{rows} of {rollouts} written to {}{checked}", summary.out.display())
         }
     };
     for (reason, calls) in &summary.left_out {
-        let _ = writeln!(text, "left out: {calls} {} ({reason})", if *calls == 1 { "call" } else { "calls" });
+        let _ = writeln!(text, "left out: {} ({reason})", counted(*calls, "call"));
     }
     if summary.still_open > 0 && summary.rollouts > 0 {
         let _ = writeln!(text, "not taken: {} still open", summary.still_open);
@@ -190,6 +188,9 @@ mod tests {
             left_out: BTreeMap::from([("text_only", 3), ("undelivered", 1)]),
             ..Summary::default()
         };
+        let one = Summary { samples: 1, rollouts: 1, out: "o".into(), ..Summary::default() };
+        assert_eq!(report(&Summary { format: "samples", ..one.clone() }), "1 sample of 1 rollout written to o\n");
+        assert_eq!(report(&Summary { format: "messages", ..one }), "1 row of 1 rollout written to o\n");
         assert_eq!(
             report(&summary),
             "nothing was written: 2 rollouts matched, and none of their calls gives a sample\n\

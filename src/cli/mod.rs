@@ -12,6 +12,7 @@ mod filter;
 mod harness;
 mod list;
 mod progress;
+mod readiness;
 mod remote;
 mod run;
 mod runner;
@@ -74,7 +75,7 @@ enum Command {
         #[command(flatten)]
         args: batch::Args,
     },
-    /// List rollouts.
+    /// List rollouts, or batches.
     List {
         #[command(flatten)]
         store: StoreArgs,
@@ -173,7 +174,10 @@ async fn run_command(command: Command) -> Result<ExitCode, Stop> {
             let config = store.config()?;
             store::run(args, store.open().await?.as_ref(), &|policy| config.trained(policy)).await
         }
-        Command::List { store, args } => Ok(list::run(args, store.open().await?).await?),
+        Command::List { store, args } => {
+            args.check().map_err(Stop::Usage)?;
+            Ok(list::run(args, store.open().await?).await?)
+        }
         Command::Show { store, args } => {
             let config = store.config()?;
             let store = store.open().await?;

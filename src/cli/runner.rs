@@ -15,12 +15,13 @@ use crate::harness::summary::Summary;
 use crate::harness::{BatchRun, Catalog, Kept, Ledger, ModelEndpoint, Order, Plan, Report, Stage, Standing, fits};
 use crate::http::{self, Http, SocketEndpoint};
 use crate::ids::BatchId;
+use crate::policy::SCHEME;
 
 use super::assemble::{self, EngineArgs, PolicyArgs, StoreArgs};
 use super::batch::Asked;
 use super::progress::Watcher;
-use super::terminal::{Paint, harmless, print};
-use super::{Signals, Stop, batch, engine, harness, remote, run, scripted, show, summary};
+use super::terminal::{Paint, counted, harmless, print};
+use super::{Signals, Stop, batch, engine, harness, readiness, remote, run, scripted, show, summary};
 
 /// `gleaner run`.
 pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, engine: &EngineArgs, args: run::Args) -> Result<ExitCode, Stop> {
@@ -89,6 +90,12 @@ async fn execute(
         Asked::New(plan) => Some(Ordered::new(plan, how.harnesses.as_deref()).map_err(stop)?),
         Asked::Resume { .. } => None,
     };
+    policy.name(&mut config);
+    let harnesses = how.harnesses.as_deref();
+    if config.policies.is_empty() && calls_no_model(store, asked, new.as_ref(), harnesses).await? {
+        // The proxy is made of some policy, though nothing will ask it.
+        config.set_policy_url(SCHEME.to_owned());
+    }
     policy.apply(&mut config)?;
     scripted::add(&mut config, how.harnesses.as_deref()).map_err(stop)?;
     let cache = harness::cache_folder()?;
@@ -100,9 +107,30 @@ async fn execute(
     let done = Box::pin(served(http, &surroundings, asked, new, how.harnesses.as_deref())).await;
     let lost = http::end(&app).await;
     if lost > 0 {
-        return Err(Stop::Failed(anyhow::anyhow!("{lost} records could not be stored before the end")));
+        return Err(Stop::Failed(anyhow::anyhow!("{} could not be stored before the end", counted(lost as u64, "record"))));
     }
     done.map_err(stop)
+}
+
+/// Whether all that is to be run is what tries tasks themselves.
+async fn calls_no_model(
+    store: &StoreArgs,
+    asked: &Asked<'_>,
+    new: Option<&Ordered>,
+    harnesses: Option<&Path>,
+) -> Result<bool, Stop> {
+    let of = |orders: &[Order]| readiness::calling(orders).next().is_none();
+    let kept = match (new, asked) {
+        (Some(new), _) => return Ok(of(&new.orders)),
+        (None, Asked::Resume { batch, .. }) => {
+            let store = store.open().await?;
+            let id = show::batch_of(store.as_ref(), batch).await.map_err(stop)?;
+            Kept::read(store.as_ref(), id).await.map_err(|error| stop(error.into()))?
+        }
+        (None, Asked::New(_)) => return Ok(false),
+    };
+    let catalog = Catalog::load(harnesses.or(kept.harnesses.as_deref()))?;
+    Ok(of(&kept.plan.orders(&catalog).map_err(stop)?))
 }
 
 fn stop(error: anyhow::Error) -> Stop {
@@ -157,7 +185,10 @@ async fn served(
     let standing = Standing::read(ledger.store, batch.id, &surroundings.artifacts).await?;
     watcher.begin_batch(batch.id, standing.batch.rollouts, standing.filled());
     let cancel = CancellationToken::new();
-    let running = Box::pin(go(&batch, &ledger, endpoint.as_ref(), surroundings, &watcher, cancel.clone()));
+    let say = |line: &str| watcher.say(line);
+    let looking = readiness::look(surroundings.config, &app.policies, &batch.orders, &say);
+    let running = go(&batch, &ledger, endpoint.as_ref(), surroundings, &watcher, cancel.clone());
+    let running = Box::pin(readiness::beside(looking, running));
     let ended = until_signals(running, &watcher, &cancel).await;
     watcher.done();
     let standing = Standing::read(ledger.store, batch.id, &surroundings.artifacts).await?;
@@ -241,7 +272,7 @@ async fn until_signals<T>(running: impl Future<Output = T>, watcher: &Watcher, c
         ended = &mut running => return Some(ended),
         () = signals.next() => {}
     }
-    watcher.say("cancelling; removing the containers (once more to leave at once)");
+    watcher.say("cancelling; ending the harnesses and clearing away what they left (once more to leave at once)");
     cancel.cancel();
     tokio::select! {
         ended = &mut running => Some(ended),

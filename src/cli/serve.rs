@@ -10,11 +10,13 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::net::TcpListener;
 
+use crate::harness::Catalog;
 use crate::http;
 use crate::policy::Policy;
 
 use super::assemble::{self, EngineArgs, PolicyArgs, StoreArgs};
-use super::{Stop, asked_to_end, dispatch, scripted};
+use super::terminal::counted;
+use super::{Stop, asked_to_end, dispatch, readiness, scripted};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -30,6 +32,10 @@ pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, engine: &EngineA
     let mut config = store.config()?;
     policy.apply(&mut config)?;
     engine.apply(&mut config);
+    if let Some(folder) = &args.harnesses {
+        // Looked at now, so that what is wrong is not told only to whoever orders the first batch.
+        Catalog::load(Some(folder)).map_err(|error| Stop::Usage(error.into()))?;
+    }
     scripted::add(&mut config, args.harnesses.as_deref()).map_err(Stop::Usage)?;
     if let Some(listen) = args.listen {
         config.server.listen = listen;
@@ -44,7 +50,8 @@ pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, engine: &EngineA
     tracing::info!(store = app.store.describe(), "recording");
     for policy in app.policies.iter() {
         // A server that takes its time to answer must not hold up the end.
-        let asking = app.draining.clone().run_until_cancelled_owned(say_what_it_is(Arc::clone(policy)));
+        let retry_s = config.policies.get(policy.name()).map_or(0, |settings| settings.retry_s);
+        let asking = app.draining.clone().run_until_cancelled_owned(say_what_it_is(Arc::clone(policy), retry_s));
         app.tasks.spawn(asking);
     }
     let http = dispatch::dispatching(&config, http, args.harnesses).await;
@@ -53,14 +60,14 @@ pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, engine: &EngineA
     writeln!(out, "listening on http://{address}").and_then(|()| out.flush())?;
     let lost = serving.await.map_err(|error| Stop::Usage(error.into()))?;
     if lost > 0 {
-        return Err(Stop::Failed(anyhow::anyhow!("{lost} records could not be stored before the end")));
+        return Err(Stop::Failed(anyhow::anyhow!("{} could not be stored before the end", counted(lost as u64, "record"))));
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Asks a policy what it is, which the policy itself logs.
-async fn say_what_it_is(policy: Arc<dyn Policy>) {
-    if let Err(failure) = policy.ready().await {
-        tracing::warn!(policy = policy.name(), "does not answer yet, and is asked again when a call needs it: {failure}");
+async fn say_what_it_is(policy: Arc<dyn Policy>, retry_s: u64) {
+    if let Some(complaint) = readiness::complaint(policy.as_ref(), retry_s).await {
+        tracing::warn!(policy = policy.name(), "{complaint}");
     }
 }

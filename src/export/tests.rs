@@ -11,7 +11,9 @@ use crate::call::{
     CallStatus, Capture, CaptureLevel, FinishReason, ImageHash, LogprobKind, Raw, RawKind, Sampling, Usage, WeightVersion,
 };
 use crate::ids::{BatchId, CallId, RolloutKey};
-use crate::store::{Artifacts, Batch, Checked, Outcome, Prune, Pruned, Purpose, RolloutFilter, RolloutStatus, Writer};
+use crate::store::{
+    Artifacts, Batch, BatchBrief, Checked, Outcome, Prune, Pruned, Purpose, RolloutFilter, RolloutStatus, Writer,
+};
 use crate::trajectory::Sample;
 
 #[derive(Default)]
@@ -52,8 +54,11 @@ impl Store for Memory {
     async fn batch(&self, _: BatchId) -> Result<Option<Batch>, StoreError> {
         Ok(None)
     }
-    async fn batches(&self, _: Option<BatchId>, _: u32) -> Result<Vec<Batch>, StoreError> {
+    async fn batches(&self, _: Option<BatchId>, _: u32) -> Result<Vec<BatchBrief>, StoreError> {
         Ok(Vec::new())
+    }
+    async fn ended(&self, _: BatchId) -> Result<u64, StoreError> {
+        Ok(0)
     }
     async fn call(&self, id: CallId) -> Result<Option<CallRecord>, StoreError> {
         Ok(self.calls.iter().find(|call| call.id == id).cloned())

@@ -76,6 +76,9 @@ impl Catalog {
             file: path.display().to_string(),
             why: error.to_string(),
         };
+        if !extra.is_dir() {
+            return Err(SpecError::NoFolder(extra.display().to_string()));
+        }
         // The folder of one harness may be named as well as a folder of such.
         if extra.join("harness.toml").is_file() {
             let files = read_folder(extra).map_err(|error| unreadable(extra, error))?;
@@ -158,6 +161,12 @@ mod tests {
     use super::super::choice::Choice;
     use super::super::outcome::matches_pattern;
     use super::*;
+
+    #[test]
+    fn a_folder_that_is_not_there_is_named() {
+        let error = Catalog::load(Some(Path::new("/no/such"))).unwrap_err().to_string();
+        assert_eq!(error, "there is no folder /no/such; it was named to have harnesses (--harnesses, GLEANER_HARNESSES)");
+    }
 
     #[test]
     fn embedded_harnesses_are_well_formed() {

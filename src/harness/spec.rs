@@ -235,6 +235,8 @@ pub struct Variant {
 pub enum SpecError {
     #[error("{file}: {why}")]
     Unreadable { file: String, why: String },
+    #[error("there is no folder {0}; it was named to have harnesses (--harnesses, GLEANER_HARNESSES)")]
+    NoFolder(String),
     #[error("there is no harness {name}{}; there are: {known}", did_you_mean(.near.as_deref()))]
     Unknown { name: String, near: Option<String>, known: String },
     #[error("{harness} does not speak the wire {name}{}; it speaks: {known}", did_you_mean(.near.as_deref()))]

@@ -27,6 +27,24 @@ pub struct Batch {
     pub status: BatchStatus,
 }
 
+/// A batch in short, without its plan, which may be as large as all its tasks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BatchBrief {
+    pub id: BatchId,
+    pub created_at: i64,
+    pub rollouts: u64,
+    pub status: BatchStatus,
+}
+
+impl Batch {
+    /// The same in short.
+    #[must_use]
+    pub fn brief(&self) -> BatchBrief {
+        let Self { id, created_at, rollouts, status, .. } = *self;
+        BatchBrief { id, created_at, rollouts, status }
+    }
+}
+
 /// Whether a batch runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

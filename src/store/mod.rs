@@ -27,7 +27,7 @@ use crate::call::{CallEnd, CallRecord, CallStart, ImageHash, RawKind, WeightVers
 use crate::ids::{BatchId, CallId, ProcessId, RolloutId, RolloutKey};
 
 pub use artifacts::{Artifact, Artifacts};
-pub use batch::{Batch, BatchStatus, NewBatch};
+pub use batch::{Batch, BatchBrief, BatchStatus, NewBatch};
 pub use config::{Durability, StoreConfig, default_path, folder};
 pub use rollout::{Finish, NewRollout, Outcome, Purpose, Reward, Rollout, RolloutFilter, RolloutStatus, RunOf};
 pub use upkeep::{Checked, Fault, Prune, Pruned};
@@ -81,7 +81,9 @@ pub trait Store: Send + Sync {
 
     async fn batch(&self, id: BatchId) -> Result<Option<Batch>, StoreError>;
     /// One page, oldest first, of those after `after`; all if `limit` is 0.
-    async fn batches(&self, after: Option<BatchId>, limit: u32) -> Result<Vec<Batch>, StoreError>;
+    async fn batches(&self, after: Option<BatchId>, limit: u32) -> Result<Vec<BatchBrief>, StoreError>;
+    /// How many of a batch's rollouts have ended, replaced ones not counted.
+    async fn ended(&self, batch: BatchId) -> Result<u64, StoreError>;
 
     async fn call(&self, id: CallId) -> Result<Option<CallRecord>, StoreError>;
     /// All calls of a rollout, in the order in which they began.

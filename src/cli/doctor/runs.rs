@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::engine;
 use crate::cli::harness::cache_folder;
+use crate::cli::terminal::counted;
 use crate::config::Config;
 use crate::engine::{Engine, EngineKind, Finding, base_image};
 use crate::harness::{Builder, Catalog, helper, isolation};
@@ -64,7 +65,7 @@ async fn isolation(engine: &dyn Engine, cache: &Path) -> Finding {
     };
     match engine.isolation().await {
         Ok(Some(engine)) => match isolation::passed(cache, &engine, &helper) {
-            Some(age) => Finding::ok(NAME, format!("tested {} minutes ago: nothing got out", age.as_secs() / 60)),
+            Some(age) => Finding::ok(NAME, format!("tested {} ago: nothing got out", counted(age.as_secs() / 60, "minute"))),
             None => Finding::ok(NAME, "the next run tests it first, and refuses to go on if anything gets out"),
         },
         Ok(None) => Finding::warning(NAME, "the test is switched off", "self_test = true under [engine]"),

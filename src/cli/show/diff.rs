@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::super::terminal::Paint;
+use super::super::terminal::{Paint, counted};
 use super::branches::difference;
 use super::words::Words;
 use crate::call::CallRecord;
@@ -27,7 +27,13 @@ fn tokens(one: &CallRecord, two: &CallRecord, words: &Words, paint: Paint) -> St
     let mut out = String::new();
     for record in [one, two] {
         let (prompt, reply) = (record.capture.prompt_ids.len(), record.capture.completion_ids.len());
-        let _ = writeln!(out, "{} {}: {prompt} tokens of prompt, {reply} of reply", paint.bold("call"), record.id);
+        let _ = writeln!(
+            out,
+            "{} {}: {} of prompt, {reply} of reply",
+            paint.bold("call"),
+            record.id,
+            counted(prompt as u64, "token")
+        );
     }
     // What goes on from a prompt goes on from its reply, so that the shorter one is taken with it.
     let swap = one.capture.prompt_ids.len() > two.capture.prompt_ids.len();
@@ -41,9 +47,12 @@ fn tokens(one: &CallRecord, two: &CallRecord, words: &Words, paint: Paint) -> St
     let prompt = &second.capture.prompt_ids;
     let at = sequence.iter().zip(prompt).take_while(|(a, b)| a == b).count();
     let place = match at {
-        at if at == prompt.len() && at == length => format!("the prompts are the same {at} tokens"),
+        at if at == prompt.len() && at == length => format!("the prompts are the same {}", counted(at as u64, "token")),
         at if at == sequence.len() => format!("call {} goes on from the reply of call {}", second.id, first.id),
-        at if at >= length => format!("they part at {at}, {} tokens into the reply of call {}", at - length, first.id),
+        at if at >= length => {
+            let into = counted((at - length) as u64, "token");
+            format!("they part at {at}, {into} into the reply of call {}", first.id)
+        }
         at => format!("they part at {at}, inside both prompts"),
     };
     let _ = writeln!(out, "tokens: {place}");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::super::list::name_of;
-use super::super::terminal::{Paint, duration, harmless, table};
+use super::super::terminal::{Paint, counted, duration, harmless, table};
 use crate::call::CallRecord;
 use crate::http::api::rfc3339;
 use crate::ids::CallId;
@@ -22,25 +22,30 @@ pub(super) fn rollout(rollout: &Rollout, built: &Built, paint: Paint) -> String 
         let size = rollout.group_size.map(|size| format!(" of {size}")).unwrap_or_default();
         format!("{group} (rollout {}{size})", rollout.index + 1)
     });
+    let batch = rollout.run.map(|run| {
+        let again = if run.attempt > 1 { format!(" (try {})", run.attempt) } else { String::new() };
+        format!("{}{again}", run.batch)
+    });
     // The one that has no name of its own needs none here.
     let named = |(name, value): (&String, &f64)| if name == "reward" { value.to_string() } else { format!("{name} {value}") };
     let rewards: Vec<String> = rollout.rewards.iter().map(named).collect();
     let reward = if rewards.is_empty() && rollout.no_reward { "none to come".to_owned() } else { rewards.join(", ") };
     let sampling = name_of_settings(&rollout.sampling);
-    let trained: usize = built.samples.iter().map(trained).sum();
+    let trained = counted(built.samples.iter().map(trained).sum::<usize>() as u64, "token");
     let facts = [
         ("outcome", Some(status)),
         ("reward", Some(reward)),
         ("created", Some(rfc3339(rollout.created_at))),
         ("harness", rollout.harness.clone()),
         ("task", rollout.task_id.clone()),
+        ("batch", batch),
         ("group", group),
         ("purpose", Some(name_of(&rollout.purpose))),
         ("policy", rollout.policy.clone()),
         ("versions", Some(rollout.policy_versions.join(", "))),
         ("pinned", sampling),
-        ("calls", Some(format!("{}, {} tokens sampled", rollout.calls, rollout.tokens))),
-        ("samples", Some(format!("{}, {trained} tokens trained, drift {}", built.samples.len(), built.drift))),
+        ("calls", Some(format!("{}, {} sampled", rollout.calls, counted(rollout.tokens, "token")))),
+        ("samples", Some(format!("{}, {trained} trained, drift {}", built.samples.len(), built.drift))),
         ("metadata", (!rollout.metadata.is_empty()).then(|| serde_json::json!(rollout.metadata).to_string())),
     ];
     let mut out = format!("{} {}\n", paint.bold("rollout"), rollout.id);

@@ -1,5 +1,6 @@
 //! Bounds what sandboxes write to the disk: by the engine's own quota where its storage has one, else it can be looked at.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use bollard::errors::Error;
@@ -9,15 +10,17 @@ use tokio::sync::OnceCell;
 
 use super::failed;
 use super::patience::patiently;
-use crate::engine::{EngineError, SandboxId};
+use crate::engine::{EngineConfig, EngineError, SandboxId};
 
 /// What is known of the engine's quotas.
 #[derive(Default)]
 pub(super) struct Disk {
-    /// Its storage may have quotas.
-    may: OnceCell<bool>,
-    /// It was tried, and has none.
-    cannot: AtomicBool,
+    /// Why its storage can't have quotas; `None` if it may.
+    lacks: OnceCell<Option<String>>,
+    /// It was tried, and refused so.
+    refused: OnceLock<String>,
+    /// Somebody who asked for a bound was told that the engine keeps none.
+    told: AtomicBool,
 }
 
 impl Disk {
@@ -26,27 +29,49 @@ impl Disk {
         let bytes = bytes?;
         let look = || async {
             let info = patiently(|| api.info()).await?;
-            let may = has_quotas(&info);
-            if !may {
-                warn(&described(&info));
-            }
-            Ok::<_, Error>(may)
+            Ok::<_, Error>((!has_quotas(&info)).then(|| described(&info)))
         };
         // An engine that does not answer is asked again the next time.
-        let may = *self.may.get_or_try_init(look).await.unwrap_or(&false);
-        (may && !self.cannot.load(Relaxed)).then(|| bytes.to_string())
+        let Ok(lacks) = self.lacks.get_or_try_init(look).await else { return None };
+        match lacks.as_deref().or(self.refused.get().map(String::as_str)) {
+            None => Some(bytes.to_string()),
+            Some(why) => {
+                self.tell(bytes, why);
+                None
+            }
+        }
     }
 
-    /// The engine refused it.
-    pub(super) fn cannot(&self, why: &str) {
-        if !self.cannot.swap(true, Relaxed) {
-            warn(why);
+    /// The engine refused to bound a container to `bytes`.
+    pub(super) fn cannot(&self, bytes: &str, why: &str) {
+        let why = self.refused.get_or_init(|| why.to_owned());
+        if let Ok(bytes) = bytes.parse() {
+            self.tell(bytes, why);
         }
+    }
+
+    /// Says once that a bound is not the engine's to keep, if somebody asked for it.
+    fn tell(&self, bytes: u64, why: &str) {
+        if self.is_news(bytes) {
+            tracing::warn!(
+                why,
+                "this engine does not bound what a sandbox writes to the disk; it is looked at from time to time, and a sandbox past its bound is ended"
+            );
+        }
+    }
+
+    /// Whether nobody was told, and the bound is one that a task or the config names: of the default `gleaner doctor` tells.
+    fn is_news(&self, bytes: u64) -> bool {
+        bytes != EngineConfig::default().disk && !self.told.swap(true, Relaxed)
+    }
+
+    fn is_kept_by_engine(&self) -> bool {
+        matches!(self.lacks.get(), Some(None)) && self.refused.get().is_none()
     }
 
     /// Bytes of a sandbox's own files; `None` where the engine bounds them.
     pub(super) async fn used(&self, api: &bollard::Docker, sandbox: &SandboxId) -> Result<Option<u64>, EngineError> {
-        if self.may.get().is_some_and(|may| *may) && !self.cannot.load(Relaxed) {
+        if self.is_kept_by_engine() {
             return Ok(None);
         }
         let options = InspectContainerOptionsBuilder::new().size(true).build();
@@ -54,13 +79,6 @@ impl Disk {
         let size = facts.map_err(failed(format!("look at the size of sandbox {}", sandbox.0)))?.size_rw;
         Ok(size.and_then(|size| u64::try_from(size).ok()))
     }
-}
-
-fn warn(why: &str) {
-    tracing::warn!(
-        why,
-        "this engine does not bound what a sandbox writes to the disk; it is looked at from time to time, and a sandbox past its bound is ended"
-    );
 }
 
 /// Drivers with quotas of their own, and overlay2 on xfs, which has them if it is mounted so: that shows when it is tried.
@@ -106,6 +124,14 @@ mod tests {
         }
         assert!(!has_quotas(&SystemInfo::default()));
         assert!(described(&info("overlay2", "extfs")).starts_with("overlay2 on extfs has no quotas"));
+    }
+
+    #[test]
+    fn only_a_bound_that_was_asked_for_is_told_of_and_once() {
+        let disk = Disk::default();
+        let default = EngineConfig::default().disk;
+        let told = [default, 1 << 20, 2 << 20, default].map(|bytes| disk.is_news(bytes));
+        assert_eq!(told, [false, true, false, false]);
     }
 
     #[test]

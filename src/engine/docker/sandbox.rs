@@ -17,12 +17,13 @@ use crate::engine::{Engine, EngineError, Network, Powers, SandboxEnd, SandboxId,
 
 pub(super) async fn create(engine: &Docker, image: &str, spec: &SandboxSpec) -> Result<SandboxId, EngineError> {
     let bound = engine.disk.option(&engine.api, spec.limits.disk_bytes).await;
-    let created = match ask(engine, image, spec, bound.as_deref()).await {
-        Err(Error::DockerResponseServerError { message, .. }) if bound.is_some() && disk::is_refusal(&message) => {
-            engine.disk.cannot(&message);
+    let created = ask(engine, image, spec, bound.as_deref()).await;
+    let created = match (&created, &bound) {
+        (Err(Error::DockerResponseServerError { message, .. }), Some(bytes)) if disk::is_refusal(message) => {
+            engine.disk.cannot(bytes, message);
             ask(engine, image, spec, None).await
         }
-        other => other,
+        _ => created,
     };
     match created {
         Ok(id) => Ok(SandboxId(id)),

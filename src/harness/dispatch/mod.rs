@@ -150,8 +150,12 @@ impl Dispatcher {
             };
             let Some(last) = page.last() else { return };
             after = Some(last.id);
-            let stopped = page.iter().filter(|batch| batch.status == BatchStatus::Stopped);
-            for batch in stopped.filter(|batch| Kept::of(batch).is_ok_and(|kept| kept.served)) {
+            for batch in page.iter().filter(|batch| batch.status == BatchStatus::Stopped) {
+                // One that can't be read is told of by whoever asks for it.
+                let kept = Kept::read(self.means.store.as_ref(), batch.id).await;
+                if !kept.is_ok_and(|kept| kept.served) {
+                    continue;
+                }
                 match self.resume(batch.id, false).await {
                     Ok(_) => tracing::info!(batch.id = %batch.id, "going on with a batch"),
                     Err(error) => {

@@ -19,7 +19,7 @@ use crate::harness::{DispatchError, Dispatcher, Live, Plan, Report, Standing};
 use crate::http::problem::{Problem, ProblemDocument};
 use crate::ids::{BatchId, RolloutId};
 use crate::proxy::App;
-use crate::store::{Batch, BatchStatus, Outcome, Rollout};
+use crate::store::{Batch, BatchBrief, BatchStatus, Outcome, Rollout};
 
 /// The tasks of a batch may be long; this many bytes are read.
 const MOST_BYTES: usize = 64 << 20;
@@ -73,6 +73,12 @@ pub(super) struct BatchView {
 
 impl From<&Batch> for BatchView {
     fn from(batch: &Batch) -> Self {
+        batch.brief().into()
+    }
+}
+
+impl From<BatchBrief> for BatchView {
+    fn from(batch: BatchBrief) -> Self {
         Self { id: batch.id, status: batch.status, created_at: rfc3339(batch.created_at), rollouts: batch.rollouts }
     }
 }
@@ -257,7 +263,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, Params(page): Params<Page>
     let more = batches.len() > size as usize;
     batches.truncate(size as usize);
     let next = batches.last().filter(|_| more).map(|last| last.id.to_string());
-    Ok(Json(BatchPage { batches: batches.iter().map(BatchView::from).collect(), next }))
+    Ok(Json(BatchPage { batches: batches.into_iter().map(BatchView::from).collect(), next }))
 }
 
 /// Tells how a batch stands.

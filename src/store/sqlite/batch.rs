@@ -11,7 +11,7 @@ use super::call::{blob_id, json, wrong};
 use super::insert::Fault;
 use super::{SqliteStore, code, insert, process, seal, sweep};
 use crate::ids::{BatchId, ProcessId};
-use crate::store::{Batch, BatchStatus, NewBatch, Outcome, RunOf, StoreError};
+use crate::store::{Batch, BatchBrief, BatchStatus, NewBatch, Outcome, RunOf, StoreError};
 
 /// Keeps a batch that `process` runs from now on, unless its id is there already.
 pub(super) fn new(db: &Connection, process: i64, new: &NewBatch) -> rusqlite::Result<()> {
@@ -122,8 +122,17 @@ fn runner(db: &Connection, batch: i64) -> rusqlite::Result<Option<ProcessId>> {
     .optional()
 }
 
+/// Batches in short; what a list does not show is not read.
+const BRIEFS: &str = "SELECT b.id, b.created_at, b.rollouts, b.status, p.id AS runner \
+     FROM batches b LEFT JOIN processes p ON p.seq = b.process AND p.crashed = 0 WHERE ";
+
+/// Batches with all that is kept of them.
 const BATCHES: &str =
     "SELECT b.*, p.id AS runner FROM batches b LEFT JOIN processes p ON p.seq = b.process AND p.crashed = 0 WHERE ";
+
+/// How many of a batch's places have a rollout that has ended: one that was replaced has the place of the other.
+const ENDED: &str = "SELECT count(*) AS ended FROM (SELECT DISTINCT o.group_id, o.group_index FROM batches b \
+     JOIN runs r ON r.batch = b.seq JOIN rollouts o ON o.seq = r.rollout WHERE o.ended_at IS NOT NULL AND b.id = ?)";
 
 /// What rollouts are run for.
 pub(super) const RUNS: &str = "SELECT r.rollout, b.id, r.attempt FROM runs r JOIN batches b ON b.seq = r.batch \
@@ -139,11 +148,16 @@ impl SqliteStore {
     pub(super) async fn read_batch(&self, id: BatchId) -> Result<Option<Batch>, StoreError> {
         let mut query = QueryBuilder::new(BATCHES);
         query.push("b.id = ").push_bind(id.0.as_bytes().to_vec());
-        Ok(self.read_batches(query).await?.pop())
+        let read = |row: &SqliteRow, processes: &Path| {
+            let BatchBrief { id, created_at, rollouts, status } = brief(row, processes)?;
+            let plan = json(row, "plan")?.ok_or_else(|| wrong("plan"))?;
+            Ok(Batch { id, created_at, plan, rollouts, status })
+        };
+        Ok(self.read_batches(query, read).await?.pop())
     }
 
-    pub(super) async fn page_of_batches(&self, after: Option<BatchId>, limit: u32) -> Result<Vec<Batch>, StoreError> {
-        let mut query = QueryBuilder::new(BATCHES);
+    pub(super) async fn page_of_batches(&self, after: Option<BatchId>, limit: u32) -> Result<Vec<BatchBrief>, StoreError> {
+        let mut query = QueryBuilder::new(BRIEFS);
         query.push("true");
         if let Some(after) = after {
             query.push(" AND b.seq > (SELECT seq FROM batches WHERE id = ").push_bind(after.0.as_bytes().to_vec()).push(")");
@@ -152,28 +166,36 @@ impl SqliteStore {
         if limit > 0 {
             query.push(" LIMIT ").push_bind(i64::from(limit));
         }
-        self.read_batches(query).await
+        self.read_batches(query, brief).await
     }
 
-    async fn read_batches(&self, mut query: QueryBuilder<Sqlite>) -> Result<Vec<Batch>, StoreError> {
+    pub(super) async fn ended_of_batch(&self, id: BatchId) -> Result<u64, StoreError> {
+        let query = sqlx::query_scalar::<_, i64>(ENDED).bind(id.0.as_bytes().to_vec());
+        Ok(query.fetch_one(&self.reads).await.map_err(|error| self.failed(&error))?.cast_unsigned())
+    }
+
+    async fn read_batches<T>(
+        &self,
+        mut query: QueryBuilder<Sqlite>,
+        read: impl Fn(&SqliteRow, &Path) -> Result<T, sqlx::Error>,
+    ) -> Result<Vec<T>, StoreError> {
         let rows = query.build().fetch_all(&self.reads).await.map_err(|error| self.failed(&error))?;
         let folder = process::folder(&self.path);
-        let read = rows.iter().map(|row| batch(row, &folder)).collect::<Result<_, sqlx::Error>>();
+        let read = rows.iter().map(|row| read(row, &folder)).collect::<Result<_, sqlx::Error>>();
         read.map_err(|error| self.broken(&format!("a batch ({error})")))
     }
 }
 
-fn batch(row: &SqliteRow, processes: &Path) -> Result<Batch, sqlx::Error> {
+fn brief(row: &SqliteRow, processes: &Path) -> Result<BatchBrief, sqlx::Error> {
     let runner = match row.try_get::<Option<&[u8]>, _>("runner")? {
         Some(_) => Some(ProcessId(blob_id(row, "runner")?)),
         None => None,
     };
     let said = code::named(row.try_get("status")?).ok_or_else(|| wrong("status"))?;
     let runs = runner.is_some_and(|runner| process::lives(processes, runner));
-    Ok(Batch {
+    Ok(BatchBrief {
         id: BatchId(blob_id(row, "id")?),
         created_at: row.try_get("created_at")?,
-        plan: json(row, "plan")?.ok_or_else(|| wrong("plan"))?,
         rollouts: row.try_get::<i64, _>("rollouts")?.cast_unsigned(),
         status: if said == BatchStatus::Running && !runs { BatchStatus::Stopped } else { said },
     })

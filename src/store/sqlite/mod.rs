@@ -39,7 +39,9 @@ use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
 use sqlx::{ConnectOptions, Connection};
 
-use super::{Artifacts, Batch, Checked, Prune, Pruned, Rollout, RolloutFilter, Store, StoreConfig, StoreError, Writer};
+use super::{
+    Artifacts, Batch, BatchBrief, Checked, Prune, Pruned, Rollout, RolloutFilter, Store, StoreConfig, StoreError, Writer,
+};
 use crate::call::{CallRecord, ImageHash, RawKind, WeightVersion};
 use crate::ids::{BatchId, CallId, ProcessId, RolloutId, RolloutKey};
 
@@ -200,8 +202,12 @@ impl Store for SqliteStore {
         self.read_batch(id).await
     }
 
-    async fn batches(&self, after: Option<BatchId>, limit: u32) -> Result<Vec<Batch>, StoreError> {
+    async fn batches(&self, after: Option<BatchId>, limit: u32) -> Result<Vec<BatchBrief>, StoreError> {
         self.page_of_batches(after, limit).await
+    }
+
+    async fn ended(&self, batch: BatchId) -> Result<u64, StoreError> {
+        self.ended_of_batch(batch).await
     }
 
     async fn call(&self, id: CallId) -> Result<Option<CallRecord>, StoreError> {

@@ -43,9 +43,11 @@ async fn a_batch_and_what_its_rollouts_are_run_for_come_back() {
         Batch { id, created_at, plan, rollouts, status }
     };
     let running = [&first, &second].map(|new| expected(new, BatchStatus::Running));
-    assert_eq!(store.batches(None, 0).await.unwrap(), running);
-    assert_eq!(store.batches(Some(first.id), 5).await.unwrap(), running[1..]);
-    assert_eq!(store.batches(None, 1).await.unwrap(), running[..1]);
+    let briefs = running.each_ref().map(Batch::brief);
+    assert_eq!(store.batches(None, 0).await.unwrap(), briefs);
+    assert_eq!(store.batches(Some(first.id), 5).await.unwrap(), briefs[1..]);
+    assert_eq!(store.batches(None, 1).await.unwrap(), briefs[..1]);
+    assert_eq!(store.batch(second.id).await.unwrap().as_ref(), running.last());
     assert_eq!(store.batch(BatchId::generate()).await.unwrap(), None);
     let of = |batch| RolloutFilter { batch: Some(batch), ..RolloutFilter::default() };
     let read = store.rollouts(&of(first.id)).await.unwrap();
@@ -53,6 +55,10 @@ async fn a_batch_and_what_its_rollouts_are_run_for_come_back() {
     assert_eq!(seen, [&one, &two].map(|new| (new.id, 3, new.run)), "an index that is given stays what it is");
     let plain = store.rollout(plain.id).await.unwrap().unwrap();
     assert_eq!((plain.index, plain.run), (3, None), "without one it is the next of its group");
+    // Two tries of one place are one that has ended.
+    assert_eq!(store.ended(first.id).await.unwrap(), 0);
+    write_all(&mut *writer, [ends(&one, Outcome::InfraError), ends(&two, Outcome::Passed)]);
+    assert_eq!((store.ended(first.id).await.unwrap(), store.ended(second.id).await.unwrap()), (1, 0));
     // A repeat changes nothing, and a batch that is not there has no rollouts.
     write_all(&mut *writer, [Write::NewBatch(Box::new(NewBatch { rollouts: 9, ..first.clone() }))]);
     let stray = run(BatchId::generate(), 0, 1);
