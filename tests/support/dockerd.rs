@@ -94,5 +94,7 @@ impl Drop for Dockerd {
             let _ = Command::new("kill").arg(self.process.id().to_string()).status();
             let _ = self.process.wait();
         }
+        // It mounts its folder on itself, and one that was killed leaves that: the folder could not be removed.
+        let _ = Command::new("umount").args(["--recursive", "--lazy", "--quiet"]).arg(self.folder.join("data")).status();
     }
 }
