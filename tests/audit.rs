@@ -191,7 +191,7 @@ async fn a_changed_store_is_found() {
     assert!((report["max"].as_f64().unwrap() - 0.01).abs() < 1e-9, "{report}");
     let faults: Vec<&str> = report["faults"].as_array().unwrap().iter().map(|fault| fault.as_str().unwrap()).collect();
     assert_eq!(faults.len(), 2, "{faults:?}");
-    assert!(faults[0].contains("1 differences") && faults[1].contains("widest gap"), "{faults:?}");
+    assert!(faults[0].contains("1 difference from") && faults[1].contains("widest gap"), "{faults:?}");
     again();
 
     recorded.change_column("completion_ids", |bytes| bytes[0] ^= 1);
