@@ -338,7 +338,7 @@ async fn images_are_built() {
 
     let dockerfile = format!("FROM {}\nRUN echo {name}\nRUN (seq 100; echo it broke) >&2; exit 3", sandbox::image());
     let error = engine.build(&name, tar(&[("Dockerfile", &dockerfile)]), &|_| {}).await.unwrap_err().to_string();
-    assert!(error.starts_with(&format!("build image {name}: Step 3/4 : RUN seq 100")), "{error}");
+    assert!(error.starts_with(&format!("build image {name}: Step 3/4 : RUN (seq 100")), "{error}");
     assert!(error.contains("returned a non-zero code: 3; its last lines:\n") && error.contains("\n100\nit broke"), "{error}");
     assert!(!error.contains("\n50\n"), "{error}");
     let error = engine.build(&name, tar(&[("Dockerfile", "FROM gleaner-no-such:x\nRUN true")]), &|_| {}).await.unwrap_err();
