@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "the lints' allowance for tests does not reach their helpers")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use gleaner::call::{
     Call, Capture, CaptureLevel, Content, FailureKind, Fold, LogprobKind, Message, Prompt, Reply, Role, Sampling, Text, Tool,
@@ -46,7 +47,8 @@ struct Outcome {
 }
 
 async fn ask(policy: &dyn Policy, call: &Call) -> Outcome {
-    let prepared = policy.prepare(&Arc::new(call.clone()), &Sampling::default(), &Transcript::default()).await.unwrap();
+    let prepared =
+        policy.prepare(&Arc::new(call.clone()), &Sampling::default(), &Transcript::default(), Duration::ZERO).await.unwrap();
     let mut answer = policy.send(&prepared).await.map_err(|error| error.failure).unwrap();
     let (mut events, mut raw) = (Vec::new(), Vec::new());
     while let Some(bytes) = answer.next(&mut events).await.unwrap() {
@@ -118,7 +120,7 @@ async fn prompts_of_text_and_of_ids_are_known_whole() {
     let shown = ask(&*policy, &echo).await.reply.prompt_text.unwrap();
     assert!(shown.decode().ends_with("The ship left the harbour in the morning, and"), "{shown:?}");
     echo.wants.logprobs = true;
-    let prepared = policy.prepare(&Arc::new(echo), &Sampling::default(), &Transcript::default()).await.unwrap();
+    let prepared = policy.prepare(&Arc::new(echo), &Sampling::default(), &Transcript::default(), Duration::ZERO).await.unwrap();
     let failure = policy.send(&prepared).await.err().unwrap().failure;
     assert_eq!((failure.kind, failure.param.as_deref()), (FailureKind::Invalid, Some("echo")));
 }
@@ -179,7 +181,7 @@ async fn windows_are_kept() {
     let window: u64 = policy.describe().split("window ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     assert_eq!(outcome.max_tokens_used, Some(window - outcome.reply.usage.unwrap().prompt_tokens));
     call.messages[0] = Message::text(Role::User, Text::new(&"hello world ".repeat(20_000)));
-    let prepared = policy.prepare(&Arc::new(call), &Sampling::default(), &Transcript::default()).await.unwrap();
+    let prepared = policy.prepare(&Arc::new(call), &Sampling::default(), &Transcript::default(), Duration::ZERO).await.unwrap();
     let failure = policy.send(&prepared).await.err().unwrap().failure;
     assert_eq!((failure.kind, failure.status), (FailureKind::ContextOverflow, 400));
 }
@@ -204,7 +206,7 @@ async fn token_in_token_out_goes_on_from_what_was_sampled() {
         let sampling =
             Sampling { temperature: Some(1.3), seed: Some(1000 + i64::try_from(turn).unwrap()), ..Sampling::default() };
         let call = Arc::new(Call { messages: messages.clone(), sampling, max_tokens: Some(40), ..call("", turn == 1) });
-        let prepared = policy.prepare(&call, &Sampling::default(), &transcript).await.unwrap();
+        let prepared = policy.prepare(&call, &Sampling::default(), &transcript, Duration::ZERO).await.unwrap();
         let mut answer = policy.send(&prepared).await.map_err(|error| error.failure).unwrap();
         let mut events = Vec::new();
         while answer.next(&mut events).await.unwrap().is_some() {}

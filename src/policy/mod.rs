@@ -126,11 +126,18 @@ pub trait Policy: Send + Sync {
     fn recall(&self, last: &WeightVersion);
 
     /// Turns a call into the request that goes upstream: names mapped, sampling pinned, limits clamped. `transcript` is what its
-    /// rollout has said before.
+    /// rollout has said before. It must be known what the server is: one that is down is waited for as long as the policy's own `retry_s`
+    /// says, or `patience` if that is longer.
     ///
     /// # Errors
     /// If this policy can't serve the call at all.
-    async fn prepare(&self, call: &Arc<Call>, pinned: &Sampling, transcript: &Transcript) -> Result<Prepared, Failure>;
+    async fn prepare(
+        &self,
+        call: &Arc<Call>,
+        pinned: &Sampling,
+        transcript: &Transcript,
+        patience: Duration,
+    ) -> Result<Prepared, Failure>;
 
     /// Whether [`Policy::prepare`] needs what its call's rollout has said before: nobody else's is read from the store.
     fn splices(&self) -> bool {
@@ -193,7 +200,8 @@ pub struct Prepared {
     pub call: Arc<Call>,
     /// The prompt, where the policy made it itself.
     pub prompt: Option<Arc<Prompted>>,
-    /// How long trouble before the reply's first byte is retried, if that is longer than the policy's own `retry_s`.
+    /// How long trouble before the reply's first byte is retried, if that is longer than the policy's own `retry_s`; as it was
+    /// prepared with.
     pub patience: Duration,
 }
 

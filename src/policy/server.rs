@@ -231,9 +231,15 @@ impl Policy for Server {
         Ok(counted.unwrap_or_else(|| (guess() as u64).div_ceil(4)))
     }
 
-    async fn prepare(&self, call: &Arc<Call>, pinned: &Sampling, _transcript: &Transcript) -> Result<Prepared, Failure> {
+    async fn prepare(
+        &self,
+        call: &Arc<Call>,
+        pinned: &Sampling,
+        _transcript: &Transcript,
+        patience: Duration,
+    ) -> Result<Prepared, Failure> {
         images::check(call, self.config.image_urls, &self.name)?;
-        let found = self.found_in_time(Duration::ZERO).await?;
+        let found = self.found_in_time(patience).await?;
         let names = Names::of(call);
         let sampling_used = call.sampling.with_others(&call.rest).pinned_by(&self.config.sampling).pinned_by(pinned);
         let mut notes = Vec::new();
@@ -250,8 +256,7 @@ impl Policy for Server {
         if call.stream && !stream {
             notes.push("asked unstreamed: in a stream this server keeps back tokens that it sampled".to_owned());
         }
-        let (call, patience) = (call.clone(), Duration::ZERO);
-        Ok(Prepared { body, stream, sampling_used, max_tokens_used, notes, call, prompt: None, patience })
+        Ok(Prepared { body, stream, sampling_used, max_tokens_used, notes, call: call.clone(), prompt: None, patience })
     }
 
     async fn score(&self, ids: &[u32]) -> Result<Vec<Option<f64>>, Failure> {

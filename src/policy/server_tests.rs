@@ -61,7 +61,8 @@ pub(super) struct Outcome {
 }
 
 pub(super) async fn ask(policy: &dyn Policy, call: &crate::call::Call) -> Result<Outcome, NoAnswer> {
-    let prepared = policy.prepare(&Arc::new(call.clone()), &Sampling::default(), &Transcript::default()).await.unwrap();
+    let prepared =
+        policy.prepare(&Arc::new(call.clone()), &Sampling::default(), &Transcript::default(), Duration::ZERO).await.unwrap();
     let mut answer = policy.send(&prepared).await?;
     let (events, end) = drain(&mut *answer).await;
     assert_eq!(end, Ok(()));
@@ -143,7 +144,7 @@ async fn a_stream_that_breaks_off_is_not_retried() {
     })
     .await;
     let policy = policy(&config(&stub));
-    let prepared = policy.prepare(&Arc::new(call()), &Sampling::default(), &Transcript::default()).await.unwrap();
+    let prepared = policy.prepare(&Arc::new(call()), &Sampling::default(), &Transcript::default(), Duration::ZERO).await.unwrap();
     let mut answer = policy.send(&prepared).await.unwrap();
     let (events, end) = drain(&mut *answer).await;
     assert_eq!(end.unwrap_err().kind, FailureKind::Cut);
@@ -177,9 +178,25 @@ async fn who_has_patience_gets_over_more_than_the_policy_s_own_time() {
     let stub = vllm(|_, before| if before < 2 { http("503 Busy", "text/plain", "x") } else { stream() }).await;
     let policy = policy(&PolicyConfig { retry_s: 0, ..config(&stub) });
     let call = Arc::new(call());
-    let prepared = policy.prepare(&call, &Sampling::default(), &Transcript::default()).await.unwrap();
-    let patient = Prepared { patience: Duration::from_mins(1), ..prepared };
-    assert!(policy.send(&patient).await.is_ok());
+    let prepared = policy.prepare(&call, &Sampling::default(), &Transcript::default(), Duration::from_mins(1)).await.unwrap();
+    assert!(policy.send(&prepared).await.is_ok());
+}
+
+#[tokio::test]
+async fn who_has_patience_waits_for_a_server_that_is_not_known_yet() {
+    let stub = Stub::start(|path, _, before| match path {
+        "/version" if before >= 2 => http("200 OK", "application/json", r#"{"version":"0.32.0"}"#),
+        "/v1/models" => http("200 OK", "application/json", MODELS),
+        _ => http("503 Busy", "text/plain", "x"),
+    })
+    .await;
+    let policy = policy(&PolicyConfig { retry_s: 0, ..config(&stub) });
+    let prepare = async |patience| {
+        let prepared = policy.prepare(&Arc::new(call()), &Sampling::default(), &Transcript::default(), patience).await;
+        prepared.map_err(|failure| failure.kind)
+    };
+    assert_eq!(prepare(Duration::ZERO).await.err(), Some(FailureKind::Unavailable));
+    assert_eq!(prepare(Duration::from_mins(1)).await.map(|prepared| prepared.patience), Ok(Duration::from_mins(1)));
 }
 
 #[tokio::test]
@@ -281,7 +298,7 @@ async fn a_prompt_that_is_no_conversation_is_limited_by_its_own_count() {
     let prompt = Some(crate::call::Prompt::Text(crate::call::Text::new("a \"b\"")));
     let call = Call { prompt, stream: false, messages: Vec::new(), max_tokens: Some(50), ..call() };
     assert_eq!(policy.count(&call).await.unwrap(), 60);
-    let prepared = policy.prepare(&Arc::new(call), &Sampling::default(), &Transcript::default()).await.unwrap();
+    let prepared = policy.prepare(&Arc::new(call), &Sampling::default(), &Transcript::default(), Duration::ZERO).await.unwrap();
     let mut answer = policy.send(&prepared).await.map_err(|error| error.failure).unwrap();
     let (events, ended) = drain(answer.as_mut()).await;
     assert_eq!(ended, Ok(()));

@@ -14,7 +14,7 @@ mod transcript;
 mod unrecorded;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Span;
 use tracing::field::display;
 
-use crate::call::{Call, Failure, FailureKind, Mark};
+use crate::call::{Call, Failure, Mark};
 use crate::ids::{CallId, ProcessId};
 use crate::policy::{Answer, NoAnswer, Policy, Prepared, Transcript};
 use crate::record::Recorder;
@@ -90,9 +90,6 @@ pub struct Answered {
     pub body: ReplyBody,
 }
 
-/// Between two looks at a policy that is down, where it has been looked for in vain for its own time already.
-const LOOK: Duration = Duration::from_secs(2);
-
 /// The type of a whole body.
 const JSON: &str = "application/json";
 
@@ -158,25 +155,18 @@ async fn send(
     rollout: Arc<Live>,
     sent: Sent,
 ) -> Result<Box<dyn Answer>, NoAnswer> {
-    let patience = rollout.meter().patience();
-    let until = Instant::now() + patience;
-    let prepared = loop {
-        match prepare(&app, policy.as_ref(), &call, &rollout).await {
-            Ok(prepared) => break Prepared { patience, ..prepared },
-            // It must be known what the policy is before anything can be written for it.
-            Err(failure) if failure.kind == FailureKind::Unavailable && Instant::now() < until => tokio::time::sleep(LOOK).await,
-            Err(failure) => return Err(NoAnswer { failure, response: Bytes::new() }),
-        }
-    };
+    let prepared = prepare(&app, policy.as_ref(), &call, &rollout).await;
+    let prepared = prepared.map_err(|failure| NoAnswer { failure, response: Bytes::new() })?;
     policy.send(sent.get_or_init(|| prepared)).await
 }
 
 async fn prepare(app: &App, policy: &dyn Policy, call: &Arc<Call>, rollout: &Live) -> Result<Prepared, Failure> {
+    let patience = rollout.meter().patience();
     if !policy.splices() {
-        return policy.prepare(call, rollout.sampling(), &Transcript::default()).await;
+        return policy.prepare(call, rollout.sampling(), &Transcript::default(), patience).await;
     }
     let transcript = rollout.recalled(|| transcript::read(app.store.as_ref(), rollout.id())).await?;
-    policy.prepare(call, rollout.sampling(), transcript).await
+    policy.prepare(call, rollout.sampling(), transcript, patience).await
 }
 
 /// Counts the tokens of a request's prompt, which is no call and leaves no record.

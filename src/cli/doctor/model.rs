@@ -61,8 +61,10 @@ fn judged(title: &str, described: &str, tokens: TokenMode, capture: &Capture) ->
 async fn ask(policy: &dyn Policy) -> Result<Capture, String> {
     let hello = Message::text(Role::User, Text::new("Hello"));
     let call = Arc::new(Call { messages: vec![hello], max_tokens: Some(1), ..Call::new("chat") });
-    let prepared =
-        policy.prepare(&call, &Sampling::default(), &Transcript::default()).await.map_err(|failure| failure.to_string())?;
+    let prepared = policy
+        .prepare(&call, &Sampling::default(), &Transcript::default(), Duration::ZERO)
+        .await
+        .map_err(|failure| failure.to_string())?;
     let mut answer = policy.send(&prepared).await.map_err(|no_answer| no_answer.failure.to_string())?;
     let (mut fold, mut events) = (Fold::default(), Vec::new());
     while answer.next(&mut events).await.map_err(|failure| failure.to_string())?.is_some() {

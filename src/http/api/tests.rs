@@ -1,6 +1,7 @@
 //! The API as a tower service, on a store of its own.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::Router;
@@ -67,7 +68,13 @@ impl Policy for Idle {
         Ok(0)
     }
 
-    async fn prepare(&self, _call: &Arc<Call>, _pinned: &Sampling, _transcript: &Transcript) -> Result<Prepared, Failure> {
+    async fn prepare(
+        &self,
+        _call: &Arc<Call>,
+        _pinned: &Sampling,
+        _transcript: &Transcript,
+        _patience: Duration,
+    ) -> Result<Prepared, Failure> {
         Err(Failure::new(FailureKind::Unavailable, "idle"))
     }
 

@@ -159,12 +159,18 @@ impl Policy for Exact {
         Ok(made.ids.len() as u64)
     }
 
-    async fn prepare(&self, call: &Arc<Call>, pinned: &Sampling, transcript: &Transcript) -> Result<Prepared, Failure> {
+    async fn prepare(
+        &self,
+        call: &Arc<Call>,
+        pinned: &Sampling,
+        transcript: &Transcript,
+        patience: Duration,
+    ) -> Result<Prepared, Failure> {
         let config = &self.contact.config;
         images::check(call, config.image_urls, &self.contact.name)?;
-        let opened = self.contact.opened_in_time(Duration::ZERO).await?;
+        let opened = self.contact.opened_in_time(patience).await?;
         if prompt::image(call).is_some() {
-            let mut prepared = self.by_server.prepare(call, pinned, transcript).await?;
+            let mut prepared = self.by_server.prepare(call, pinned, transcript, patience).await?;
             prepared.notes.push(BY_SERVER.to_owned());
             return Ok(prepared);
         }
@@ -180,7 +186,7 @@ impl Policy for Exact {
             notes,
             call: call.clone(),
             prompt: Some(Arc::new(made)),
-            patience: Duration::ZERO,
+            patience,
         };
         let request = self.request(&prepared, &opened)?;
         let written = request.written(served, &[]);

@@ -222,7 +222,13 @@ impl Policy for Scripted {
         self.versions.recall(last);
     }
 
-    async fn prepare(&self, call: &Arc<Call>, pinned: &Sampling, _transcript: &Transcript) -> Result<Prepared, Failure> {
+    async fn prepare(
+        &self,
+        call: &Arc<Call>,
+        pinned: &Sampling,
+        _transcript: &Transcript,
+        patience: Duration,
+    ) -> Result<Prepared, Failure> {
         if call.prompt.is_some() {
             return Err(Failure::new(FailureKind::Refused, "the scripted policy answers conversations only"));
         }
@@ -236,7 +242,7 @@ impl Policy for Scripted {
             notes: Vec::new(),
             call: Arc::clone(call),
             prompt: None,
-            patience: Duration::ZERO,
+            patience,
         })
     }
 
@@ -334,7 +340,7 @@ mod tests {
     /// The reply, what is known of it, and what was really sent.
     async fn ask(policy: &Scripted, call: Call) -> (crate::call::Reply, Captured, Option<Prepared>) {
         let call = Arc::new(call);
-        let prepared = policy.prepare(&call, &Sampling::default(), &Transcript::default()).await.unwrap();
+        let prepared = policy.prepare(&call, &Sampling::default(), &Transcript::default(), Duration::ZERO).await.unwrap();
         let mut answer = policy.send(&prepared).await.map_err(|no| no.failure).unwrap();
         assert_eq!(policy.state().in_flight, 1);
         let (mut events, mut fold) = (Vec::new(), Fold::default());
@@ -389,7 +395,8 @@ mod tests {
         let amended = amended.unwrap();
         assert_eq!((amended.max_tokens_used, amended.notes.len()), (Some(2), 1));
         let full = narrow(prompt);
-        let prepared = full.prepare(&Arc::new(asked()), &Sampling::default(), &Transcript::default()).await.unwrap();
+        let prepared =
+            full.prepare(&Arc::new(asked()), &Sampling::default(), &Transcript::default(), Duration::ZERO).await.unwrap();
         let failure = full.send(&prepared).await.map(drop).unwrap_err().failure;
         assert_eq!(failure.kind, FailureKind::ContextOverflow);
         assert_eq!((full.count(&asked()).await.unwrap(), full.state().in_flight), (prompt, 0));
