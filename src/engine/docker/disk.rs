@@ -24,17 +24,17 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// The option of a new container that bounds it to `bytes`; `None` if there is nothing to bound or no way to.
-    pub(super) async fn option(&self, api: &bollard::Docker, bytes: Option<u64>) -> Option<String> {
+    /// What a new container is to be bounded to, of the `bytes` that are asked for; `None` if there is nothing to bound or no way to.
+    pub(super) async fn bound(&self, api: &bollard::Docker, bytes: Option<u64>) -> Option<u64> {
         let bytes = bytes?;
         let look = || async {
             let info = patiently(|| api.info()).await?;
             Ok::<_, Error>((!has_quotas(&info)).then(|| described(&info)))
         };
         // An engine that does not answer is asked again the next time.
-        let Ok(lacks) = self.lacks.get_or_try_init(look).await else { return None };
-        match lacks.as_deref().or(self.refused.get().map(String::as_str)) {
-            None => Some(bytes.to_string()),
+        self.lacks.get_or_try_init(look).await.ok()?;
+        match self.why_not() {
+            None => Some(bytes),
             Some(why) => {
                 self.tell(bytes, why);
                 None
@@ -42,12 +42,14 @@ impl Disk {
         }
     }
 
+    /// Why the engine can't bound a container, as far as it was looked at.
+    fn why_not(&self) -> Option<&str> {
+        self.lacks.get().and_then(Option::as_ref).or(self.refused.get()).map(String::as_str)
+    }
+
     /// The engine refused to bound a container to `bytes`.
-    pub(super) fn cannot(&self, bytes: &str, why: &str) {
-        let why = self.refused.get_or_init(|| why.to_owned());
-        if let Ok(bytes) = bytes.parse() {
-            self.tell(bytes, why);
-        }
+    pub(super) fn cannot(&self, bytes: u64, why: &str) {
+        self.tell(bytes, self.refused.get_or_init(|| why.to_owned()));
     }
 
     /// Says once that a bound is not the engine's to keep, if somebody asked for it.
@@ -65,13 +67,9 @@ impl Disk {
         bytes != EngineConfig::default().disk && !self.told.swap(true, Relaxed)
     }
 
-    fn is_kept_by_engine(&self) -> bool {
-        matches!(self.lacks.get(), Some(None)) && self.refused.get().is_none()
-    }
-
     /// Bytes of a sandbox's own files; `None` where the engine bounds them.
     pub(super) async fn used(&self, api: &bollard::Docker, sandbox: &SandboxId) -> Result<Option<u64>, EngineError> {
-        if self.is_kept_by_engine() {
+        if self.lacks.initialized() && self.why_not().is_none() {
             return Ok(None);
         }
         let options = InspectContainerOptionsBuilder::new().size(true).build();

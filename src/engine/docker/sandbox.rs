@@ -16,9 +16,9 @@ use super::{Docker, disk, failed};
 use crate::engine::{Engine, EngineError, Network, Powers, SandboxEnd, SandboxId, SandboxSpec};
 
 pub(super) async fn create(engine: &Docker, image: &str, spec: &SandboxSpec) -> Result<SandboxId, EngineError> {
-    let bound = engine.disk.option(&engine.api, spec.limits.disk_bytes).await;
-    let created = ask(engine, image, spec, bound.as_deref()).await;
-    let created = match (&created, &bound) {
+    let bound = engine.disk.bound(&engine.api, spec.limits.disk_bytes).await;
+    let created = ask(engine, image, spec, bound).await;
+    let created = match (&created, bound) {
         (Err(Error::DockerResponseServerError { message, .. }), Some(bytes)) if disk::is_refusal(message) => {
             engine.disk.cannot(bytes, message);
             ask(engine, image, spec, None).await
@@ -39,12 +39,12 @@ pub(super) async fn create(engine: &Docker, image: &str, spec: &SandboxSpec) -> 
     }
 }
 
-async fn ask(engine: &Docker, image: &str, spec: &SandboxSpec, disk: Option<&str>) -> Result<String, Error> {
+async fn ask(engine: &Docker, image: &str, spec: &SandboxSpec, disk: Option<u64>) -> Result<String, Error> {
     let options = CreateContainerOptionsBuilder::new().name(&spec.name).build();
     let mut body = body(spec, &engine.process_id);
     body.image = Some(image.to_owned());
     if let (Some(host), Some(size)) = (&mut body.host_config, disk) {
-        host.storage_opt = Some(HashMap::from([("size".to_owned(), size.to_owned())]));
+        host.storage_opt = Some(HashMap::from([("size".to_owned(), size.to_string())]));
     }
     let created = timeout(SHORT, engine.api.create_container(Some(options), body)).await;
     Ok(created.unwrap_or(Err(Error::RequestTimeoutError))?.id)
