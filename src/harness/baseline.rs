@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::catalog::Harness;
+use super::plan::PlanError;
 use super::spec::{Spec, SpecError};
 use super::task::Task;
 use super::template::Launch;
@@ -65,7 +66,7 @@ impl Baseline {
         let (command, env) = match (self, &task.solution) {
             (Self::Nop, _) => ([helper, "idle", "0"].map(str::to_owned).to_vec(), Vec::new()),
             (Self::Oracle, Some(solution)) => (solution.command.clone(), solution.env.clone().into_iter().collect()),
-            (Self::Oracle, None) => anyhow::bail!("task {} has no solution, so there is nothing that oracle could run", task.id),
+            (Self::Oracle, None) => return Err(PlanError::NoSolution(task.id.clone()).into()),
         };
         Ok(Launch { command, env, stdin: None, files: Vec::new(), result: None, artifacts: Vec::new() })
     }

@@ -44,10 +44,11 @@ impl Standing {
         let mut counting: Vec<_> =
             counting.into_iter().map(|rollout| (place(&rollout), Report::of(&rollout, artifacts))).collect();
         counting.sort_by_key(|(place, _)| *place);
+        let is_retry = |rollout: &&Rollout| rollout.outcome == Some(Outcome::InfraError);
+        let retries: Vec<usize> = replaced.iter().filter(is_retry).filter_map(|rollout| choices.find(rollout)).collect();
         let of_choice = |(at, choice): (usize, &HarnessChoice)| {
             let reports = counting.iter().filter(|((_, choice, _), _)| *choice == Some(at)).map(|(_, report)| report);
-            let is_retry = |rollout: &&Rollout| rollout.outcome == Some(Outcome::InfraError) && choices.find(rollout) == Some(at);
-            summary::of(&choice.label(), reports, replaced.iter().filter(is_retry).count() as u64)
+            summary::of(&choice.label(), reports, retries.iter().filter(|of| **of == at).count() as u64)
         };
         let summaries = kept.plan.harnesses.iter().enumerate().map(of_choice).collect();
         let reports = counting.into_iter().map(|(_, report)| report).collect();

@@ -265,13 +265,13 @@ impl<'a> Driver<'a> {
         // The sandbox ends by itself once nobody listens.
         let ends = self.control.take().is_some();
         self.clear_rooms().await;
-        if let Some(sandbox) = self.sandbox.as_ref().filter(|_| ends) {
-            self.stage.engine.settle(sandbox).await;
-        }
-        if let Some(sandbox) = self.sandbox.take()
-            && let Err(error) = self.remove(&sandbox).await
-        {
-            tracing::error!(rollout.id = %self.new.id, %error, "could not remove a sandbox");
+        if let Some(sandbox) = self.sandbox.take() {
+            if ends {
+                self.stage.engine.settle(&sandbox).await;
+            }
+            if let Err(error) = self.remove(&sandbox).await {
+                tracing::error!(rollout.id = %self.new.id, %error, "could not remove a sandbox");
+            }
         }
         if let Some(error) = &verdict.error {
             self.artifacts.note(ERROR, json!(error));

@@ -24,19 +24,15 @@ impl Driver<'_> {
         let (Some(commit), Some(sandbox)) = (&self.prepared.order.task.patch, &self.sandbox) else { return Ok(()) };
         let words = git::base(&self.own_git(), &self.workdir, commit);
         let result = self.command(sandbox, Command { words: &words, timeout: GIT, ..Command::default() }).await?;
-        match Base::read(&result.stdout).filter(|_| result.exit_code == 0) {
-            Some(base) => {
-                self.base = Some(base);
-                Ok(())
-            }
-            None if result.timed_out => {
-                anyhow::bail!("looking for the repository whose patch is to be kept took more than {GIT:?}")
-            }
-            None => {
-                let why = format!("looking for the repository whose patch is to be kept: {}", said(&result));
-                Err(anyhow::anyhow!("{}", self.prepared.unfit.get_or_init(|| why)))
-            }
+        self.base = Base::read(&result.stdout).filter(|_| result.exit_code == 0);
+        if self.base.is_some() {
+            return Ok(());
         }
+        let doing = "looking for the repository whose patch is to be kept";
+        if result.timed_out {
+            anyhow::bail!("{doing} took more than {GIT:?}");
+        }
+        anyhow::bail!("{}", self.prepared.unfit.get_or_init(|| format!("{doing}: {}", said(&result))));
     }
 
     /// Takes the patch and keeps it. One that can't be taken is noted with the reason: the harness may have done anything to the
