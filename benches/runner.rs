@@ -2,8 +2,8 @@
 //! in the same run. `cargo bench --bench runner`
 //!
 //! A round is [`COUNT`] containers, [`AT_ONCE`] at once, of which the engine starts [`STARTS`] at a time, then as many rollouts; rounds
-//! alternate, since a machine's other work comes and goes. A rate is containers, or rollouts, a second from the first's begin to the last's removal; a
-//! rollout's has the program's own start in it.
+//! alternate, since a machine's other work comes and goes. A rate is containers, or rollouts, a second from the first's begin to the last's
+//! removal; a rollout's has the program's own start in it.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::cast_precision_loss, reason = "a benchmark")]
 
@@ -20,6 +20,7 @@ use tokio::sync::Semaphore;
 
 /// As a batch would have them.
 const AT_ONCE: usize = 50;
+/// Of each in a round.
 const COUNT: usize = 100;
 /// What `[engine] parallel_starts` is by itself.
 const STARTS: usize = 4;
@@ -57,7 +58,7 @@ fn lay_harness(folder: &Path) {
     std::fs::write(harness.join("build.sh"), "touch $OUT/x\n").unwrap();
 }
 
-/// Runs so many rollouts at once; each must pass.
+/// Runs so many rollouts; each must pass.
 fn rollouts(folder: &Path, count: usize) -> Duration {
     let (count, at_once) = (count.to_string(), AT_ONCE.to_string());
     let began = Instant::now();
@@ -82,7 +83,7 @@ fn rollouts(folder: &Path, count: usize) -> Duration {
     took
 }
 
-/// Creates, starts, awaits and removes so many containers at once.
+/// Creates, starts, awaits and removes as many containers.
 async fn bare(api: &bollard::Docker) -> Duration {
     let starts = Semaphore::new(STARTS);
     let began = Instant::now();

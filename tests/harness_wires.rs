@@ -7,6 +7,7 @@
 mod support;
 
 use serde_json::{Value, json};
+use support::is_wide;
 use support::policy::{Reply, ScriptedPolicy};
 use support::run::Bench;
 use support::turns::{MAKE, SUBMIT, Turns, acted, call, fenced};
@@ -38,10 +39,7 @@ enum When {
 impl Cell {
     async fn check(self, sampling: u64) {
         let weight = match self.when {
-            When::Wide(_) if std::env::var_os("GLEANER_TEST_WIDE").is_none() => {
-                eprintln!("{} on {} is left to make test-all", self.harness, self.wire);
-                return;
-            }
+            When::Wide(_) if !is_wide(&format!("{} on {}", self.harness, self.wire)) => return,
             When::Wide(weight) => weight,
             When::Always => 1,
         };

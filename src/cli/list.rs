@@ -131,7 +131,7 @@ fn row(rollout: &Rollout) -> Vec<String> {
     let text = |text: &Option<String>| harmless(text.as_deref().unwrap_or("-")).replace('\n', " ");
     vec![
         rollout.id.to_string(),
-        moment(rollout.created_at),
+        moment(&rfc3339(rollout.created_at)),
         text(&rollout.harness),
         text(&rollout.task_id),
         rollout.outcome.map_or_else(|| name_of(&rollout.status), |outcome| name_of(&outcome)),
@@ -141,9 +141,9 @@ fn row(rollout: &Rollout) -> Vec<String> {
     ]
 }
 
-/// A time of Unix milliseconds as a table has it, to the second.
-fn moment(ms: i64) -> String {
-    rfc3339(ms).replace('T', " ").chars().take(19).collect()
+/// A time of RFC 3339 as a table has it, to the second.
+fn moment(time: &str) -> String {
+    time.replace('T', " ").chars().take(19).collect()
 }
 
 #[cfg(test)]

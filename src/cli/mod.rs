@@ -31,6 +31,7 @@ use clap::{Parser, Subcommand};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use assemble::{EngineArgs, PolicyArgs, StoreArgs};
+use terminal::counted;
 
 /// Records every model call of unmodified agent harnesses as exact training tokens, and runs those harnesses in containers.
 #[derive(Parser)]
@@ -144,6 +145,14 @@ enum Stop {
 impl<E: Into<anyhow::Error>> From<E> for Stop {
     fn from(error: E) -> Self {
         Self::Failed(error.into())
+    }
+}
+
+/// Fails if records were lost at the end.
+fn none_lost(records: usize) -> Result<(), Stop> {
+    match records {
+        0 => Ok(()),
+        lost => Err(Stop::Failed(anyhow::anyhow!("{} could not be stored before the end", counted(lost as u64, "record")))),
     }
 }
 

@@ -20,12 +20,16 @@ pub(super) async fn look(config: &Config, policies: &Policies, orders: &[Order],
     let names: BTreeSet<&str> =
         calling(orders).filter_map(|order| assemble::answering(config, order.policy.as_deref())).collect();
     let asked = names.into_iter().filter_map(|name| policies.get(name)).map(|policy| async move {
-        let retry_s = config.policies.get(policy.name()).map_or(0, |settings| settings.retry_s);
-        if let Some(complaint) = complaint(policy.as_ref(), retry_s).await {
+        if let Some(complaint) = complaint(policy.as_ref(), retry_s(config, policy.as_ref())).await {
             say(&complaint);
         }
     });
     futures::future::join_all(asked).await;
+}
+
+/// For how many seconds calls to a policy are retried.
+pub(super) fn retry_s(config: &Config, policy: &dyn Policy) -> u64 {
+    config.policies.get(policy.name()).map_or(0, |settings| settings.retry_s)
 }
 
 /// What there is to say of a policy that does not answer; its calls are retried for `retry_s` seconds.

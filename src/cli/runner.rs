@@ -20,8 +20,8 @@ use crate::policy::SCHEME;
 use super::assemble::{self, EngineArgs, PolicyArgs, StoreArgs};
 use super::batch::Asked;
 use super::progress::Watcher;
-use super::terminal::{Paint, counted, harmless, print};
-use super::{Signals, Stop, batch, engine, harness, readiness, remote, run, scripted, show, summary};
+use super::terminal::{Paint, harmless, print};
+use super::{Signals, Stop, batch, engine, harness, none_lost, readiness, remote, run, scripted, show, summary};
 
 /// `gleaner run`.
 pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, engine: &EngineArgs, args: run::Args) -> Result<ExitCode, Stop> {
@@ -105,10 +105,7 @@ async fn execute(
     let surroundings =
         Surroundings { engine: engine.as_ref(), config: &config, cache, artifacts: app.store.artifacts().root().to_owned() };
     let done = Box::pin(served(http, &surroundings, asked, new, how.harnesses.as_deref())).await;
-    let lost = http::end(&app).await;
-    if lost > 0 {
-        return Err(Stop::Failed(anyhow::anyhow!("{} could not be stored before the end", counted(lost as u64, "record"))));
-    }
+    none_lost(http::end(&app).await)?;
     done.map_err(stop)
 }
 

@@ -15,8 +15,7 @@ use crate::http;
 use crate::policy::Policy;
 
 use super::assemble::{self, EngineArgs, PolicyArgs, StoreArgs};
-use super::terminal::counted;
-use super::{Stop, asked_to_end, dispatch, readiness, scripted};
+use super::{Stop, asked_to_end, dispatch, none_lost, readiness, scripted};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -50,7 +49,7 @@ pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, engine: &EngineA
     tracing::info!(store = app.store.describe(), "recording");
     for policy in app.policies.iter() {
         // A server that takes its time to answer must not hold up the end.
-        let retry_s = config.policies.get(policy.name()).map_or(0, |settings| settings.retry_s);
+        let retry_s = readiness::retry_s(&config, policy.as_ref());
         let asking = app.draining.clone().run_until_cancelled_owned(say_what_it_is(Arc::clone(policy), retry_s));
         app.tasks.spawn(asking);
     }
@@ -59,9 +58,7 @@ pub(super) async fn run(store: &StoreArgs, policy: &PolicyArgs, engine: &EngineA
     let mut out = std::io::stdout();
     writeln!(out, "listening on http://{address}").and_then(|()| out.flush())?;
     let lost = serving.await.map_err(|error| Stop::Usage(error.into()))?;
-    if lost > 0 {
-        return Err(Stop::Failed(anyhow::anyhow!("{} could not be stored before the end", counted(lost as u64, "record"))));
-    }
+    none_lost(lost)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -36,7 +36,7 @@ pub(super) async fn list(store: &dyn Store, limit: usize, json: bool) -> anyhow:
     for brief in newest {
         lines.push(line(store, brief).await?);
     }
-    let text = if json { format!("{}\n", json!({ "batches": lines })) } else { rendered(newest, &lines, Paint::of_stdout()) };
+    let text = if json { format!("{}\n", json!({ "batches": lines })) } else { rendered(&lines, Paint::of_stdout()) };
     Ok(print(&text)?)
 }
 
@@ -47,16 +47,16 @@ async fn line(store: &dyn Store, brief: &BatchBrief) -> anyhow::Result<Line> {
     Ok(Line { id, status, created_at: rfc3339(created_at), ended: store.ended(id).await?, rollouts, harnesses })
 }
 
-fn rendered(briefs: &[BatchBrief], lines: &[Line], paint: Paint) -> String {
-    let row = |(brief, line): (&BatchBrief, &Line)| {
+fn rendered(lines: &[Line], paint: Paint) -> String {
+    let row = |line: &Line| {
         vec![
             line.id.to_string(),
             name_of(&line.status),
-            moment(brief.created_at),
+            moment(&line.created_at),
             format!("{}/{}", line.ended, line.rollouts),
             harmless(&line.harnesses.join(", ")).replace('\n', " "),
         ]
     };
-    let rows: Vec<Vec<String>> = briefs.iter().zip(lines).map(row).collect();
+    let rows: Vec<Vec<String>> = lines.iter().map(row).collect();
     table(&["batch", "status", "created", "ended", "harnesses"], &rows, paint)
 }
